@@ -1,0 +1,53 @@
+# Two commands for everyone:      make demo      make test
+# Nothing but Python 3.11 and make is assumed.  The first command of a fresh clone makes .venv; later ones
+# start at once.  Another interpreter:  make PYTHON=python3.12 test
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-all check bench
+
+help:
+	@echo "make demo      run the first example and show the events it left in the ledger"
+	@echo "make test      all tests except the long ones"
+	@echo "make test-all  all tests"
+	@echo "make check     format, lint, types and the rules of the source tree"
+	@echo "make bench     measure latency, chains of steps and appends on this machine"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "NoETL needs Python 3.11 or newer, and '$(PYTHON)' is not ($$($(PYTHON) -V 2>&1))." >&2; \
+		echo "Name another one: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "setup: making $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "setup: installing NoETL and its tools into $(VENV), versions from constraints.txt"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+demo: $(STAMP)
+	@echo "demo: noetl run examples/hello_world.yaml"
+	@answer="$$($(BIN)/noetl run examples/hello_world.yaml --json)" || { printf '%s\n' "$$answer"; exit 1; }; \
+	printf '%s\n' "$$answer"; \
+	execution_id="$$(printf '%s' "$$answer" | \
+		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["execution_id"])')" || exit 1; \
+	echo "demo: noetl events $$execution_id"; \
+	$(BIN)/noetl events "$$execution_id"
+
+test: $(STAMP)
+	@$(BIN)/python -m pytest -m "not long"
+
+test-all: $(STAMP)
+	@$(BIN)/python -m pytest
+
+check: $(STAMP)
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest tests/architecture
+
+bench: $(STAMP)
+	@$(BIN)/noetl bench latency chain append --json

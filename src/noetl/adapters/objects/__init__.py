@@ -1,0 +1,1 @@
+"""Payload stores on files and object stores."""

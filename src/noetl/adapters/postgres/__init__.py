@@ -1,0 +1,1 @@
+"""Postgres: the ledger, the queue, small payloads, migrations and the embedded server."""

@@ -1,0 +1,119 @@
+"""Bringing a database to the schema of this release: numbered migrations, partitions, shard rows."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+
+from noetl.adapters.postgres.pool import CONNECT_SECONDS_MAX, translated_errors
+from noetl.core.errors import SchemaOutdated
+from noetl.core.ids import quarters_from
+from noetl.core.shards import SHARD_COUNT_MAX
+
+POSTGRES_VERSION_MIN = 150000
+QUARTERS_AHEAD = 5
+# Serialises migrating processes; transaction-level, so that it works behind a pooler.
+_LOCK = "SELECT pg_advisory_xact_lock(7305809155)"
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS noetl.migration ("
+    "number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    number: int
+    name: str
+    text: str
+
+
+def migrations() -> list[Migration]:
+    folder = files("noetl.adapters.postgres").joinpath("migrations")
+    found = [entry for entry in folder.iterdir() if entry.name.endswith(".sql")]
+    ordered = sorted(found, key=lambda entry: entry.name)
+    return [Migration(int(e.name[:4]), e.name.removesuffix(".sql"), e.read_text("utf-8")) for e in ordered]
+
+
+async def migrate(dsn: str, *, shard_count: int, now: datetime.datetime) -> list[str]:
+    """Apply what is missing, all in one transaction.  Returns the names of the applied migrations."""
+    async with translated_errors():
+        connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS_MAX)
+        try:
+            await _check_server(connection)
+            async with connection.transaction():
+                await connection.execute("SET LOCAL lock_timeout = '5s'")
+                await connection.execute(_LOCK)
+                await connection.execute("CREATE SCHEMA IF NOT EXISTS noetl")
+                await connection.execute(_TABLE)
+                applied = await _apply(connection)
+                await _ensure_partitions(connection, now)
+                await _ensure_shards(connection, shard_count)
+            return applied
+        finally:
+            await connection.close(timeout=2)
+
+
+async def check_schema(dsn: str) -> None:
+    """Refuse to start on a database that lacks a migration or is newer than this release."""
+    wanted = {migration.number for migration in migrations()}
+    async with translated_errors():
+        connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS_MAX)
+        try:
+            await _check_server(connection)
+            try:
+                rows: Sequence[Any] = await connection.fetch("SELECT number FROM noetl.migration")
+            except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
+                rows = []
+        finally:
+            await connection.close(timeout=2)
+    present = {row["number"] for row in rows}
+    if present != wanted:
+        what = "lacks migrations" if wanted - present else "was migrated by a newer release"
+        raise SchemaOutdated(f"the database {what}: run `noetl migrate` of the release that shall use it")
+
+
+async def _check_server(connection: Any) -> None:
+    version = int(await connection.fetchval("SELECT current_setting('server_version_num')"))
+    if version < POSTGRES_VERSION_MIN:
+        raise SchemaOutdated(f"Postgres {version // 10000} is too old: version 15 or newer is needed")
+
+
+async def _apply(connection: Any) -> list[str]:
+    rows = await connection.fetch("SELECT number FROM noetl.migration")
+    present = {row["number"] for row in rows}
+    applied = []
+    for migration in migrations():
+        if migration.number in present:
+            continue
+        await connection.execute(migration.text)
+        await connection.execute(
+            "INSERT INTO noetl.migration (number, name) VALUES ($1, $2)", migration.number, migration.name
+        )
+        applied.append(migration.name)
+    return applied
+
+
+async def _ensure_partitions(connection: Any, now: datetime.datetime) -> None:
+    """The current and the coming quarters.  There is no default partition: it would block every later attach."""
+    for quarter in quarters_from(now, QUARTERS_AHEAD):
+        first, after = quarter.id_bounds()
+        name = f"noetl.event_{quarter.name}"
+        if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+            await connection.execute(
+                f"CREATE TABLE {name} PARTITION OF noetl.event FOR VALUES FROM ({first}) TO ({after})"
+            )
+
+
+async def _ensure_shards(connection: Any, shard_count: int) -> None:
+    assert 1 <= shard_count <= SHARD_COUNT_MAX, "shard count out of range"
+    await connection.execute(
+        "INSERT INTO noetl.execution_shard (shard_id) SELECT generate_series(0, $1::integer - 1)"
+        # A shard that exists keeps its counter and epoch.
+        " ON CONFLICT (shard_id) DO NOTHING",
+        shard_count,
+    )

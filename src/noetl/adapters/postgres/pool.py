@@ -1,0 +1,114 @@
+"""Connections.  The writer has one connection of its own, so that no reader can delay a commit."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+
+from noetl.adapters.postgres.statements import Statement
+from noetl.core.errors import EnvelopeInvalid, LedgerUnavailable, TransitionConflict
+
+# Generic plans, made once: the hot statements find rows by index whatever the statistics of a young table say.
+_WRITER_SETTINGS = {
+    "plan_cache_mode": "force_generic_plan",
+    "enable_seqscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+}
+_COMMON_SETTINGS = {
+    "application_name": "noetl",
+    "lock_timeout": "1s",
+    "statement_timeout": "5s",
+    "idle_in_transaction_session_timeout": "10s",
+    "search_path": "pg_catalog",
+}
+CONNECT_SECONDS_MAX = 10.0
+
+
+@asynccontextmanager
+async def translated_errors() -> AsyncIterator[None]:
+    """Driver errors become ours at this edge."""
+    try:
+        yield
+    except asyncpg.UniqueViolationError as error:
+        raise TransitionConflict(f"{error.constraint_name}: {error.detail}") from error
+    except (
+        asyncpg.IntegrityConstraintViolationError,
+        asyncpg.DataError,
+        asyncpg.ProgramLimitExceededError,
+    ) as error:
+        raise EnvelopeInvalid(f"the ledger refused a row: {error}") from error
+    except (
+        OSError,
+        TimeoutError,
+        asyncpg.InterfaceError,
+        asyncpg.PostgresConnectionError,
+        asyncpg.OperatorInterventionError,
+        asyncpg.TransactionRollbackError,
+        asyncpg.LockNotAvailableError,
+        asyncpg.InsufficientResourcesError,
+    ) as error:
+        raise LedgerUnavailable(f"Postgres gave no answer: {error}") from error
+
+
+class Writer:
+    """The connection that commits.  It is opened again after it broke."""
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._connection: Any = None
+        self._prepared: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
+
+    async def fetch(self, statement: Statement, values: dict[str, object]) -> Sequence[Any]:
+        async with self._lock, translated_errors():
+            prepared = self._prepared.get(statement.text)
+            if prepared is None or self._connection.is_closed():
+                prepared = await self._prepare(statement)
+            rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
+            return rows
+
+    async def _prepare(self, statement: Statement) -> Any:
+        if self._connection is None or self._connection.is_closed():
+            self._prepared.clear()
+            self._connection = await asyncpg.connect(
+                self._dsn,
+                server_settings={**_COMMON_SETTINGS, **_WRITER_SETTINGS},
+                timeout=CONNECT_SECONDS_MAX,
+            )
+        prepared = await self._connection.prepare(statement.text)
+        self._prepared[statement.text] = prepared
+        return prepared
+
+    async def close(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            await self._connection.close(timeout=2)
+
+
+class Reader:
+    """A small pool for everything that only reads, and for the rare writes outside the hot path."""
+
+    def __init__(self, dsn: str, *, size_max: int) -> None:
+        self._dsn = dsn
+        self._size_max = size_max
+        self._pool: Any = None
+
+    async def open(self) -> None:
+        async with translated_errors():
+            self._pool = await asyncpg.create_pool(
+                self._dsn, min_size=1, max_size=self._size_max, server_settings=_COMMON_SETTINGS
+            )
+
+    async def fetch(self, statement: Statement, **values: object) -> Sequence[Any]:
+        async with translated_errors():
+            rows: Sequence[Any] = await self._pool.fetch(statement.text, *statement.bind(values))
+            return rows
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await asyncio.wait_for(self._pool.close(), timeout=2)

@@ -1,0 +1,83 @@
+"""Reads of what is derived from events: the command queue, the timers, the list of executions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from noetl.adapters.postgres.pool import Reader
+from noetl.adapters.postgres.rows import iso
+from noetl.adapters.postgres.statements import query
+from noetl.core.ids import SYSTEM_ID_LIMIT
+from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
+from noetl.ports.queue import DueTimer
+
+
+class PostgresQueue:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
+        rows = await self._reader.fetch(query("reads.sql", "waiting_commands"), pool=pool, rows=limit)
+        return [QueuedCommand(**dict(row)) for row in rows]
+
+    async def release_all(self, *, except_sessions: Sequence[int]) -> int:
+        rows = await self._reader.fetch(
+            query("reads.sql", "release_commands"), sessions=list(except_sessions)
+        )
+        return len(rows)
+
+    async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
+        rows = await self._reader.fetch(query("reads.sql", "commands_of"), execution_id=execution_id)
+        return [QueuedCommand(**dict(row)) for row in rows]
+
+    async def due_timers(self, *, limit: int) -> list[DueTimer]:
+        rows = await self._reader.fetch(query("reads.sql", "due_timers"), rows=limit)
+        return [DueTimer(row["execution_id"], row["name"], row["shard_id"]) for row in rows]
+
+    async def next_due_in(self) -> float | None:
+        rows = await self._reader.fetch(query("reads.sql", "next_due"))
+        seconds: float | None = rows[0]["seconds"]
+        return seconds
+
+
+class PostgresExecutions:
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionRow | None:
+        rows = await self._reader.fetch(
+            query("reads.sql", "execution"),
+            execution_id=execution_id,
+            tenant_id=tenant_id,
+            organization_id=organization_id,
+        )
+        return _execution_row(rows[0]) if rows else None
+
+    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
+        rows = await self._reader.fetch(
+            query("reads.sql", "executions"), tenant_id=tenant_id, organization_id=organization_id, rows=limit
+        )
+        return [_execution_row(row) for row in rows]
+
+    async def open_ids(self) -> list[int]:
+        rows = await self._reader.fetch(query("reads.sql", "open_executions"), first_id=SYSTEM_ID_LIMIT)
+        return [row["execution_id"] for row in rows]
+
+    async def idempotent(
+        self, *, tenant_id: str, organization_id: str, idempotency_key: str
+    ) -> IdempotencyRow | None:
+        rows = await self._reader.fetch(
+            query("reads.sql", "idempotent"),
+            tenant_id=tenant_id,
+            organization_id=organization_id,
+            idempotency_key=idempotency_key,
+        )
+        return IdempotencyRow(**dict(rows[0])) if rows else None
+
+
+def _execution_row(row: Any) -> ExecutionRow:
+    values = dict(row)
+    values["started_at"] = iso(values["started_at"])
+    values["ended_at"] = iso(values["ended_at"]) if values["ended_at"] else None
+    return ExecutionRow(**values)

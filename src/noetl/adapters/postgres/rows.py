@@ -1,0 +1,72 @@
+"""Rows ↔ events."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+from noetl.core.codec import canonical_bytes, parse_json
+from noetl.core.errors import LedgerCorrupt
+from noetl.core.event import Event, Sealed, envelope
+
+
+def iso(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def _json(text: str | None) -> Any:
+    return None if text is None else parse_json(text)
+
+
+def event_of(row: Any) -> Event:
+    """A stored row as an event, refused when its bytes do not have the recorded checksum."""
+    event = Event(
+        execution_id=row["execution_id"],
+        event_id=row["event_id"],
+        tenant_id=row["tenant_id"],
+        organization_id=row["organization_id"],
+        event_type=row["event_type"],
+        event_time=iso(row["event_time"]),
+        producer=row["producer"],
+        transition_key=row["transition_key"],
+        correlation_id=row["correlation_id"],
+        causation_id=row["causation_id"],
+        idempotency_key=row["idempotency_key"],
+        command_id=row["command_id"],
+        stage_id=row["stage_id"],
+        frame_id=row["frame_id"],
+        parent_event_id=row["parent_event_id"],
+        parent_execution_id=row["parent_execution_id"],
+        payload_ref=_json(row["payload_ref"]),
+        result=_json(row["result"]),
+        writes=_json(row["writes"]),
+        meta=_json(row["meta"]),
+        schema_version=row["schema_version"],
+        shard_id=row["shard_id"],
+        position=row["position"],
+        stream_version=row["stream_version"],
+        ingest_time=iso(row["ingest_time"]),
+    )
+    if hashlib.sha256(canonical_bytes(envelope(event))).digest() != row["checksum"]:
+        raise LedgerCorrupt(
+            f"event {event.event_id} of execution {event.execution_id} does not match its checksum"
+        )
+    return event
+
+
+def advance_document(events: Sequence[Sealed]) -> str:
+    """The events of a decider as one JSON document.  The sealed bytes go in as they are."""
+    return "[%s]" % ",".join(
+        f'{{"shard_id":{e.event.shard_id},"position":{e.event.position},'
+        f'"stream_version":{e.event.stream_version},"checksum":"\\\\x{e.checksum}",{e.text[1:]}'
+        for e in events
+    )
+
+
+def append_row(sealed: Sealed, *, number: int, offer: int, shard_id: int, extra: str) -> str:
+    return (
+        f'{{"n":{number},"offer":{offer},"shard_id":{shard_id},{extra}"checksum":"\\\\x{sealed.checksum}",'
+        f"{sealed.text[1:]}"
+    )

@@ -1,0 +1,171 @@
+-- A decider's commit: one statement, made of the parts that it needs.  `:name` is a bound parameter.
+-- The decider has seen every event of its shards, so it gives positions and stream versions itself; the fence in the
+-- shard's row (epoch and next_position) makes the database refuse it when it has not.
+
+-- part: begin
+-- Fence, counter and watermark are one UPDATE.  Rows are taken in shard order (the index scan of a sorted array), as
+-- in `append`, so that two writers cannot deadlock.  The lock is held to commit: commit order is position order.
+WITH fence AS MATERIALIZED (
+    SELECT t.shard_id, t.epoch, t.seen, t.next, t.decided
+    FROM json_to_recordset(:fences::json) AS t(shard_id integer, epoch bigint, seen bigint, next bigint, decided bigint)
+), moved AS MATERIALIZED (
+    SELECT s.shard_id, fence.next, fence.decided
+    FROM fence CROSS JOIN LATERAL (
+        SELECT o.shard_id FROM noetl.execution_shard AS o
+        WHERE o.shard_id = fence.shard_id AND o.epoch = fence.epoch AND o.next_position = fence.seen
+        FOR UPDATE) AS s
+), counter AS (
+    UPDATE noetl.execution_shard AS s
+    SET (next_position, decided_position)
+        = (SELECT moved.next, moved.decided FROM moved WHERE moved.shard_id = s.shard_id)
+    WHERE s.shard_id = ANY (ARRAY(SELECT moved.shard_id FROM moved))
+)
+
+-- part: events
+event_in AS MATERIALIZED (
+    SELECT t.*
+    FROM json_to_recordset(:events::json) AS t(
+        shard_id integer, position bigint, stream_version bigint, checksum bytea,
+        execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
+        aggregate_type text, aggregate_id text, event_type text, schema_name text, schema_version integer,
+        event_time timestamptz, producer text, causation_id bigint, correlation_id text, idempotency_key text,
+        transition_key text, command_id text, stage_id text, frame_id text, parent_event_id bigint,
+        parent_execution_id bigint, payload_ref json, result json, writes json, meta json)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+), event_out AS (
+    INSERT INTO noetl.event (
+        execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
+        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer,
+        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
+        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum)
+    SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
+        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, clock_timestamp(), producer,
+        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
+        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum
+    FROM event_in
+)
+
+-- part: streams
+stream_in AS MATERIALIZED (
+    SELECT t.execution_id, t.version, t.closed
+    FROM json_to_recordset(:streams::json) AS t(shard_id integer, execution_id bigint, version bigint, closed boolean)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+), stream_out AS (
+    UPDATE noetl.stream AS st
+    SET (version, closed) = (
+        SELECT i.version, i.closed FROM stream_in AS i WHERE i.execution_id = st.execution_id)
+    WHERE st.execution_id = ANY (ARRAY(SELECT i.execution_id FROM stream_in AS i))
+)
+
+-- part: opened
+opened_out AS (
+    INSERT INTO noetl.stream (execution_id, shard_id, tenant_id, organization_id, version, closed)
+    SELECT t.execution_id, t.shard_id, t.tenant_id, t.organization_id, t.version, t.closed
+    FROM json_to_recordset(:opened::json) AS t(
+        execution_id bigint, shard_id integer, tenant_id text, organization_id text, version bigint, closed boolean)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+)
+
+-- part: payloads
+-- Equal content put twice is one object: the conflict on the content address is the success case.
+payload_out AS (
+    INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
+    SELECT t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
+    FROM unnest(:payload_tenants::text[], :payload_organizations::text[], :payload_digests::text[],
+                :payload_media_types::text[], :payload_contents::bytea[])
+        AS t(tenant_id, organization_id, sha256, media_type, content)
+    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+)
+
+-- part: queue
+queue_out AS (
+    INSERT INTO noetl.command (
+        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, body)
+    SELECT t.execution_id, t.command_id, t.shard_id, t.tenant_id, t.organization_id, t.pool, t.tool_kind, t.attempt,
+           t.session_id, t.body
+    FROM json_to_recordset(:queue::json) AS t(
+        execution_id bigint, command_id text, shard_id integer, tenant_id text, organization_id text, pool text,
+        tool_kind text, attempt integer, session_id bigint, body json)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+    -- A rebuilt queue may already hold the row; the ledger says what it must be.
+    ON CONFLICT (execution_id, command_id) DO UPDATE
+    SET attempt = excluded.attempt, session_id = excluded.session_id, body = excluded.body
+)
+
+-- part: claims
+claim_in AS MATERIALIZED (
+    SELECT t.execution_id, t.command_id, t.attempt, t.session_id, row.ctid AS place
+    FROM json_to_recordset(:claims::json) AS t(
+        execution_id bigint, command_id text, shard_id integer, attempt integer, session_id bigint)
+    CROSS JOIN LATERAL (
+        SELECT c.ctid FROM noetl.command AS c
+        WHERE c.execution_id = t.execution_id AND c.command_id = t.command_id LIMIT 1) AS row
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+), claim_out AS (
+    UPDATE noetl.command AS c
+    SET (attempt, session_id) = (
+        SELECT i.attempt, i.session_id FROM claim_in AS i
+        WHERE i.execution_id = c.execution_id AND i.command_id = c.command_id)
+    WHERE c.ctid = ANY (ARRAY(SELECT i.place FROM claim_in AS i))
+)
+
+-- part: dequeue
+dequeue_out AS (
+    DELETE FROM noetl.command AS gone
+    WHERE gone.ctid = ANY (ARRAY(
+        SELECT row.ctid
+        FROM unnest(:dequeue_executions::bigint[], :dequeue_commands::text[]) AS t(execution_id, command_id)
+        CROSS JOIN LATERAL (
+            SELECT c.ctid FROM noetl.command AS c
+            WHERE c.execution_id = t.execution_id AND c.command_id = t.command_id LIMIT 1) AS row))
+      AND gone.shard_id IN (SELECT moved.shard_id FROM moved)
+)
+
+-- part: timers
+timer_out AS (
+    INSERT INTO noetl.timer (execution_id, name, shard_id, due_at)
+    SELECT t.execution_id, t.name, t.shard_id, t.due_at
+    FROM json_to_recordset(:timers::json) AS t(execution_id bigint, name text, shard_id integer, due_at timestamptz)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+    -- The timer of a rebuilt table is the same timer: its name is a function of its cause.
+    ON CONFLICT (execution_id, name) DO NOTHING
+)
+
+-- part: timers_gone
+timer_gone AS (
+    DELETE FROM noetl.timer AS gone
+    WHERE (gone.execution_id, gone.name) IN (
+        SELECT t.execution_id, t.name
+        FROM unnest(:gone_executions::bigint[], :gone_names::text[]) AS t(execution_id, name))
+)
+
+-- part: executions
+execution_out AS (
+    INSERT INTO noetl.execution (
+        execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
+        last_step, last_event_id, applied_position, parent_execution_id)
+    SELECT t.execution_id, t.tenant_id, t.organization_id, t.shard_id, t.path, t.playbook_digest, t.status,
+           t.started_at, t.ended_at, t.last_step, t.last_event_id, t.applied_position, t.parent_execution_id
+    FROM json_to_recordset(:executions::json) AS t(
+        execution_id bigint, tenant_id text, organization_id text, shard_id integer, path text, playbook_digest text,
+        status text, started_at timestamptz, ended_at timestamptz, last_step text, last_event_id bigint,
+        applied_position bigint, parent_execution_id bigint)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+    -- Only forward: a projection row never goes back to an older position.
+    ON CONFLICT (execution_id) DO UPDATE
+    SET status = excluded.status, ended_at = excluded.ended_at, last_step = excluded.last_step,
+        last_event_id = excluded.last_event_id, applied_position = excluded.applied_position
+    WHERE noetl.execution.applied_position < excluded.applied_position
+)
+
+-- part: idempotency
+-- No ON CONFLICT: two requests with one key are a conflict that the caller must learn about.
+idempotency_out AS (
+    INSERT INTO noetl.idempotency (tenant_id, organization_id, idempotency_key, request_digest, execution_id)
+    SELECT t.tenant_id, t.organization_id, t.idempotency_key, t.request_digest, t.execution_id
+    FROM json_to_recordset(:idempotency::json) AS t(
+        tenant_id text, organization_id text, idempotency_key text, request_digest text, execution_id bigint)
+)
+
+-- part: end
+SELECT moved.shard_id FROM moved

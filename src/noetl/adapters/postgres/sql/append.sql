@@ -1,0 +1,103 @@
+-- Appending facts without owning the shard: one statement per commit, made of the parts that it needs.
+
+-- part: begin
+-- Locks: shard rows in shard order, then stream rows in id order, so that two writers cannot deadlock.  The shard's
+-- row lock is held to commit, which makes commit order equal position order: a reader that remembers one number per
+-- shard cannot miss an event that commits late.
+-- Keys that are already stored are left out and reported; the rest is inserted without ON CONFLICT, because a skipped
+-- row beside a counter would leave a gap.  An offer with one key that is stored with other content is left out whole.
+-- A concurrent duplicate is a unique violation: all of it rolls back.
+-- Rows are found by LATERAL … LIMIT 1 and by arrays, which leave the planner no choice but the index.
+WITH event_in AS MATERIALIZED (
+    SELECT t.*
+    FROM json_to_recordset(:events::json) AS t(
+        n integer, offer integer, shard_id integer, expected_version bigint, closes boolean, checksum bytea,
+        execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
+        aggregate_type text, aggregate_id text, event_type text, schema_name text, schema_version integer,
+        event_time timestamptz, producer text, causation_id bigint, correlation_id text, idempotency_key text,
+        transition_key text, command_id text, stage_id text, frame_id text, parent_event_id bigint,
+        parent_execution_id bigint, payload_ref json, result json, writes json, meta json)
+), shard AS MATERIALIZED (
+    SELECT s.shard_id, s.next_position
+    FROM unnest(:shards::integer[]) AS t(shard_id)
+    CROSS JOIN LATERAL (
+        SELECT o.shard_id, o.next_position FROM noetl.execution_shard AS o
+        WHERE o.shard_id = t.shard_id FOR UPDATE) AS s
+), stream AS MATERIALIZED (
+    SELECT st.execution_id, st.version, st.closed
+    FROM unnest(:streams::bigint[]) AS t(execution_id)
+    CROSS JOIN LATERAL (
+        SELECT o.execution_id, o.version, o.closed FROM noetl.stream AS o
+        WHERE o.execution_id = t.execution_id AND (SELECT count(*) FROM shard) >= 0 FOR UPDATE) AS st
+), stored AS MATERIALIZED (
+    SELECT e.n, e.offer, o.event_id, o.position,
+           o.event_type = e.event_type AND o.result::text IS NOT DISTINCT FROM e.result::text
+               AND o.writes::text IS NOT DISTINCT FROM e.writes::text AS is_same
+    FROM event_in AS e
+    CROSS JOIN LATERAL (
+        SELECT o.event_id, o.event_type, o.result, o.writes, o.position FROM noetl.event AS o
+        WHERE o.execution_id = e.execution_id AND o.transition_key = e.transition_key LIMIT 1) AS o
+), fresh AS MATERIALIZED (
+    SELECT e.*, stream.version AS version_seen,
+           shard.next_position - 1 + row_number() OVER (PARTITION BY e.shard_id ORDER BY e.n) AS position,
+           coalesce(stream.version, 0) + row_number() OVER (PARTITION BY e.execution_id ORDER BY e.n) AS stream_version
+    FROM event_in AS e
+    JOIN shard ON shard.shard_id = e.shard_id
+    LEFT JOIN stream ON stream.execution_id = e.execution_id
+    WHERE NOT coalesce(stream.closed, false)
+      AND (e.expected_version IS NULL OR e.expected_version = coalesce(stream.version, 0))
+      AND NOT EXISTS (SELECT 1 FROM stored WHERE stored.n = e.n)
+      AND NOT EXISTS (SELECT 1 FROM stored WHERE stored.offer = e.offer AND NOT stored.is_same)
+), event_out AS (
+    INSERT INTO noetl.event (
+        execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
+        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer,
+        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
+        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum)
+    SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
+        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, clock_timestamp(), producer,
+        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
+        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum
+    FROM fresh
+), counted AS MATERIALIZED (
+    SELECT shard_id, count(*) AS events FROM fresh GROUP BY shard_id
+), counter AS (
+    UPDATE noetl.execution_shard AS s
+    SET next_position = s.next_position + (SELECT counted.events FROM counted WHERE counted.shard_id = s.shard_id)
+    WHERE s.shard_id = ANY (ARRAY(SELECT counted.shard_id FROM counted))
+), grown AS MATERIALIZED (
+    SELECT execution_id, min(shard_id) AS shard_id, min(tenant_id) AS tenant_id,
+           min(organization_id) AS organization_id, max(stream_version) AS version, bool_or(closes IS TRUE) AS closed,
+           bool_or(version_seen IS NULL) AS is_new
+    FROM fresh GROUP BY execution_id
+), opened AS (
+    INSERT INTO noetl.stream (execution_id, shard_id, tenant_id, organization_id, version, closed)
+    SELECT execution_id, shard_id, tenant_id, organization_id, version, closed FROM grown WHERE is_new
+), continued AS (
+    UPDATE noetl.stream AS st
+    SET (version, closed) = (SELECT grown.version, grown.closed FROM grown WHERE grown.execution_id = st.execution_id)
+    WHERE st.execution_id = ANY (ARRAY(SELECT grown.execution_id FROM grown WHERE NOT grown.is_new))
+)
+
+-- part: payloads
+-- Equal content put twice is one object: the conflict on the content address is the success case.
+payload_out AS (
+    INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
+    SELECT t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
+    FROM unnest(:payload_tenants::text[], :payload_organizations::text[], :payload_digests::text[],
+                :payload_media_types::text[], :payload_contents::bytea[])
+        AS t(tenant_id, organization_id, sha256, media_type, content)
+    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+)
+
+-- part: end
+SELECT shard.shard_id, shard.next_position, NULL::integer AS n, NULL::bigint AS position, NULL::boolean AS is_same,
+       NULL::boolean AS closed, NULL::bigint AS version
+FROM shard
+UNION ALL
+SELECT NULL, NULL, e.n, stored.position, stored.is_same, coalesce(stream.closed, false), coalesce(stream.version, 0)
+FROM event_in AS e
+LEFT JOIN stored ON stored.n = e.n
+LEFT JOIN stream ON stream.execution_id = e.execution_id
+WHERE stored.n IS NOT NULL OR coalesce(stream.closed, false)
+   OR (e.expected_version IS NOT NULL AND e.expected_version <> coalesce(stream.version, 0))

@@ -1,0 +1,132 @@
+-- name: execution_events
+SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_version, event_type,
+       schema_version, event_time, ingest_time, producer, causation_id, correlation_id, idempotency_key,
+       transition_key, command_id, stage_id, frame_id, parent_event_id, parent_execution_id, payload_ref, result,
+       writes, meta, checksum
+FROM noetl.event
+WHERE execution_id = :execution_id::bigint AND position > :after_position::bigint
+ORDER BY position
+LIMIT :rows::integer
+
+-- name: shard_events
+SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_version, event_type,
+       schema_version, event_time, ingest_time, producer, causation_id, correlation_id, idempotency_key,
+       transition_key, command_id, stage_id, frame_id, parent_event_id, parent_execution_id, payload_ref, result,
+       writes, meta, checksum
+FROM noetl.event
+WHERE shard_id = :shard_id::integer AND position > :after_position::bigint
+ORDER BY position
+LIMIT :rows::integer
+
+-- name: heads
+SELECT shard_id, next_position, decided_position, epoch FROM noetl.execution_shard ORDER BY shard_id
+
+-- name: incarnation
+SELECT ledger_incarnation::text AS ledger_incarnation FROM noetl.ledger
+
+-- name: stream_shard
+SELECT shard_id, tenant_id, organization_id, closed FROM noetl.stream WHERE execution_id = :execution_id::bigint
+
+-- name: payload
+SELECT content FROM noetl.payload
+WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text AND sha256 = :sha256::text
+
+-- name: put_payload
+-- Equal content put twice is one object: the conflict on the content address is the success case.
+INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
+VALUES (:tenant_id::text, :organization_id::text, :sha256::text, :media_type::text, :content::bytea)
+ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+
+-- name: waiting_commands
+-- Only a look: the claim itself is an event, guarded by the shard's fence, so no row lock is held over the work.
+SELECT execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id,
+       body::text AS body
+FROM noetl.command
+WHERE pool = :pool::text AND session_id IS NULL AND available_at <= clock_timestamp()
+ORDER BY priority DESC, available_at
+LIMIT :rows::integer
+
+-- name: release_commands
+UPDATE noetl.command SET session_id = NULL
+WHERE session_id IS NOT NULL AND session_id <> ALL (:sessions::bigint[])
+RETURNING execution_id
+
+-- name: commands_of
+SELECT execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id,
+       body::text AS body
+FROM noetl.command WHERE execution_id = :execution_id::bigint ORDER BY command_id
+
+-- name: due_timers
+SELECT execution_id, name, shard_id FROM noetl.timer
+WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT :rows::integer
+
+-- name: next_due
+SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS seconds FROM noetl.timer
+
+-- name: execution
+SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
+       last_step, last_event_id, applied_position, parent_execution_id
+FROM noetl.execution
+WHERE execution_id = :execution_id::bigint AND tenant_id = :tenant_id::text
+  AND organization_id = :organization_id::text
+
+-- name: executions
+SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
+       last_step, last_event_id, applied_position, parent_execution_id
+FROM noetl.execution
+WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
+ORDER BY execution_id DESC
+LIMIT :rows::integer
+
+-- name: open_executions
+-- From the streams, which the appending statement keeps, and not from a projection.
+SELECT execution_id FROM noetl.stream WHERE NOT closed AND execution_id >= :first_id::bigint ORDER BY execution_id
+
+-- name: idempotent
+SELECT tenant_id, organization_id, idempotency_key, request_digest, execution_id FROM noetl.idempotency
+WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
+  AND idempotency_key = :idempotency_key::text
+
+-- name: own_shards
+-- Taking a shard raises its epoch: whatever an earlier owner still tries to write fails on the fence.
+UPDATE noetl.execution_shard
+SET epoch = epoch + 1, owner_runtime_id = :runtime_id::bigint, owner_instance = :instance::text,
+    updated_at = clock_timestamp()
+WHERE shard_id < :shards::integer
+RETURNING shard_id, next_position, decided_position, epoch
+
+-- name: lease_node
+-- The lowest node number that is free or whose lease ran out.  `last_id` keeps ids rising when a number is reused on
+-- a machine whose clock stepped back.
+WITH free AS (
+    SELECT n.number
+    FROM generate_series(0, 1023) AS n(number)
+    LEFT JOIN noetl.runtime AS r ON r.node_number = n.number
+    WHERE r.node_number IS NULL OR r.leased_until < clock_timestamp()
+    ORDER BY n.number
+    LIMIT 1
+), taken AS (
+    INSERT INTO noetl.runtime (runtime_id, node_number, instance, kind, leased_until)
+    SELECT coalesce((SELECT max(runtime_id) FROM noetl.runtime), 0) + 1, free.number, :instance::text, :kind::text,
+           clock_timestamp() + make_interval(secs => :lease_seconds::float8)
+    FROM free
+    -- A number whose lease ran out is taken over; a live one is never touched.
+    ON CONFLICT (node_number) DO UPDATE
+    SET runtime_id = excluded.runtime_id, instance = excluded.instance, kind = excluded.kind,
+        leased_until = excluded.leased_until
+    WHERE noetl.runtime.leased_until < clock_timestamp()
+    RETURNING runtime_id, node_number, last_id
+)
+SELECT runtime_id, node_number, last_id FROM taken
+
+-- name: renew_node
+UPDATE noetl.runtime
+SET leased_until = clock_timestamp() + make_interval(secs => :lease_seconds::float8), last_id = :last_id::bigint
+WHERE runtime_id = :runtime_id::bigint
+RETURNING runtime_id
+
+-- name: release_node
+UPDATE noetl.runtime SET leased_until = clock_timestamp(), last_id = :last_id::bigint
+WHERE runtime_id = :runtime_id::bigint
+RETURNING runtime_id
+

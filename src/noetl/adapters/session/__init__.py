@@ -1,0 +1,1 @@
+"""Sessions between the control plane and workers."""

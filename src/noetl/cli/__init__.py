@@ -1,0 +1,1 @@
+"""The command line.  It always speaks to one host process; when there is none it becomes the host."""

@@ -1,0 +1,64 @@
+"""Getting to a host: be a client of the one that runs, or become it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from noetl.cli.client import Client
+from noetl.core.errors import HostUnavailable
+from noetl.processes.host.host import Host
+from noetl.processes.host.lock import HostLock
+from noetl.processes.host.places import make_home, places_of
+from noetl.settings import Settings
+
+ATTACH_SECONDS_MAX = 60.0
+LOOK_SECONDS = 0.02
+
+
+@dataclass(slots=True)
+class Attachment:
+    """A client, and the host behind it when this process is the host."""
+
+    client: Client
+    host: Host | None = None
+    lock: HostLock | None = None
+
+    def leave(self) -> None:
+        """End being a client, and the hosting with it."""
+        self.client.close()
+        try:
+            if self.host is not None:
+                self.host.stop()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+
+
+def attach(settings: Settings, *, resume: bool = True) -> Attachment:
+    """Connect to the running host, or take the lock and be it.  `resume` False hosts for reading only."""
+    places = places_of(settings.home)
+    make_home(places)
+    lock = HostLock(places.lock)
+    deadline = time.monotonic() + ATTACH_SECONDS_MAX
+    while True:
+        if lock.acquire():
+            host = Host(settings, places, resume=resume)
+            try:
+                host.start()
+            except BaseException:
+                lock.release()
+                raise
+            return Attachment(Client(places.socket), host, lock)
+        client = Client(places.socket)
+        try:
+            client.health()
+        except HostUnavailable as error:
+            client.close()
+            if time.monotonic() > deadline:
+                raise HostUnavailable(
+                    f"process {lock.holder()} holds {places.lock} but does not answer: see {places.log}"
+                ) from error
+            time.sleep(LOOK_SECONDS)
+            continue
+        return Attachment(client)

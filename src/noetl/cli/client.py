@@ -1,0 +1,99 @@
+"""A small HTTP client over the host's Unix socket."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from noetl.core.errors import HostUnavailable, NoetlError
+
+REQUEST_SECONDS_MAX = 60.0
+
+
+class Refused(NoetlError):
+    """The host answered with a problem."""
+
+    def __init__(self, status: int, body: dict[str, Any]) -> None:
+        self.status = status
+        self.body = body
+        self.problem_code = str(body.get("code", "unknown"))
+        super().__init__(str(body.get("detail", body)))
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, timeout: float) -> None:
+        super().__init__("localhost", timeout=timeout)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class Client:
+    """One kept connection.  Every failure to get an answer is HostUnavailable."""
+
+    def __init__(self, path: Path) -> None:
+        self._connection = _UnixConnection(path, REQUEST_SECONDS_MAX)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        idempotency_key: str | None = None,
+        **query: object,
+    ) -> dict[str, Any]:
+        chosen = {name: value for name, value in query.items() if value is not None}
+        target = f"{path}?{urlencode(chosen)}" if chosen else path
+        headers = {"Noetl-Client": str(os.getpid())}
+        if idempotency_key is not None:
+            headers["Idempotency-Key"] = idempotency_key
+        content = None if body is None else json.dumps(body).encode()
+        try:
+            self._connection.request(method, target, body=content, headers=headers)
+            response = self._connection.getresponse()
+            answer = json.loads(response.read())
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            raise HostUnavailable(f"the host does not answer: {error}") from error
+        if response.status >= 400:
+            raise Refused(response.status, answer)
+        result: dict[str, Any] = answer
+        return result
+
+    def health(self) -> dict[str, Any]:
+        return self.request("GET", "/api/health")
+
+    def start(self, text: str, *, file: str, payload: dict[str, Any], idempotency_key: str) -> dict[str, Any]:
+        body = {"playbook": text, "file": file, "payload": payload}
+        return self.request("POST", "/api/executions", body=body, idempotency_key=idempotency_key)
+
+    def execution(self, execution_id: str, *, wait: bool = False) -> dict[str, Any]:
+        return self.request("GET", f"/api/executions/{execution_id}", wait="terminal" if wait else None)
+
+    def events(
+        self, execution_id: str, *, after_position: int = 0, wait_s: float = 0
+    ) -> list[dict[str, Any]]:
+        answer = self.request(
+            "GET", f"/api/executions/{execution_id}/events", after_position=after_position, wait_s=wait_s
+        )
+        events: list[dict[str, Any]] = answer["events"]
+        return events
+
+    def list(self, *, limit: int) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.request("GET", "/api/executions", limit=limit)["executions"]
+        return rows
+
+    def stop(self) -> None:
+        self.request("POST", "/api/host/stop")
+
+    def close(self) -> None:
+        self._connection.close()

@@ -1,0 +1,174 @@
+"""`noetl run`: submit a playbook and stay until it has ended."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import secrets
+from pathlib import Path
+from typing import Any
+
+from noetl.cli.attach import Attachment, attach
+from noetl.cli.client import Refused
+from noetl.cli.progress import Progress
+from noetl.cli.text import fail, note, print_problem
+from noetl.core.errors import HostUnavailable
+from noetl.core.limits import DOCUMENT_BYTES_MAX
+from noetl.settings import Settings
+
+LOST_HOST_TRIES_MAX = 20
+EVENTS_WAIT_SECONDS = 10.0
+
+
+def run(arguments: argparse.Namespace, settings: Settings) -> int:
+    text = read_playbook(arguments.file)
+    payload = read_payload(arguments.payload, arguments.set)
+    if text is None or payload is None:
+        return 2
+    stay = _Stay(settings, is_json=arguments.json)
+    try:
+        return stay.run(text, arguments.file, payload)
+    except KeyboardInterrupt:
+        stay.say_how_to_go_on()
+        return 130
+    finally:
+        stay.leave()
+
+
+class _Stay:
+    """One `run`: a client that becomes the host when there is none, also in the middle."""
+
+    def __init__(self, settings: Settings, *, is_json: bool) -> None:
+        self._settings = settings
+        self._is_json = is_json
+        self._attachment: Attachment | None = None
+        self._execution_id: str | None = None
+
+    def run(self, text: str, file: str, payload: dict[str, Any]) -> int:
+        # The key makes a repeated submission the same execution when the host was lost with the answer.
+        key = secrets.token_hex(16)
+        try:
+            started = self._asking(
+                lambda a: a.client.start(text, file=file, payload=payload, idempotency_key=key)
+            )
+        except Refused as refused:
+            print_problem(refused.body, is_json=self._is_json)
+            return 2
+        self._execution_id = started["execution_id"]
+        progress = Progress(self._execution_id, file=file, is_quiet=self._is_json)
+        progress.begin(started["warnings"])
+        try:
+            final = self._follow(progress)
+        finally:
+            progress.end()
+        self._wait_for_visitors()
+        return self._show(final, progress)
+
+    def _follow(self, progress: Progress) -> dict[str, Any]:
+        position = 0
+        while True:
+            events = self._asking(
+                lambda a, after=position: a.client.events(  # type: ignore[misc]
+                    str(self._execution_id), after_position=after, wait_s=EVENTS_WAIT_SECONDS
+                )
+            )
+            for event in events:
+                position = event["position"]
+                progress.show(event)
+            if any(event["transition_key"] == "execution.terminal" for event in events):
+                final: dict[str, Any] = self._asking(lambda a: a.client.execution(str(self._execution_id)))
+                return final
+
+    def _asking(self, ask):  # type: ignore[no-untyped-def]
+        """Ask the host; when it is lost, find or become another one and ask again."""
+        for _ in range(LOST_HOST_TRIES_MAX):
+            if self._attachment is None:
+                self._attachment = attach(self._settings)
+            try:
+                return ask(self._attachment)
+            except HostUnavailable:
+                self.leave()
+        raise HostUnavailable("the host was lost again and again: see the host's log in NOETL_HOME")
+
+    def _wait_for_visitors(self) -> None:
+        """A host does not leave while others wait for their runs."""
+        host = self._attachment.host if self._attachment else None
+        while host is not None and host.is_waited_for and not host.wait(0.05):
+            pass
+
+    def _show(self, final: dict[str, Any], progress: Progress) -> int:
+        if self._is_json:
+            print(json.dumps({key: final[key] for key in ("execution_id", "status", "result", "error")}))
+        else:
+            progress.result(final)
+        return 0 if final["status"] == "COMPLETED" else 1
+
+    def say_how_to_go_on(self) -> None:
+        if self._execution_id is None:
+            note("interrupted before anything was submitted")
+            return
+        hosting = self._attachment is not None and self._attachment.host is not None
+        note(f"execution {self._execution_id} stays open; nothing that was recorded is lost")
+        note("go on with: noetl up" if hosting else "it goes on in the running host")
+        note(f"look at it with: noetl status {self._execution_id}")
+
+    def leave(self) -> None:
+        attachment, self._attachment = self._attachment, None
+        if attachment is not None:
+            attachment.leave()
+
+
+def read_playbook(file: str) -> str | None:
+    """The text of a playbook file, or None after saying what is wrong with it."""
+    path = Path(file)
+    try:
+        size = path.stat().st_size
+        if size > DOCUMENT_BYTES_MAX:
+            fail(
+                f"{file}: the file has {size:,} bytes, the limit is {DOCUMENT_BYTES_MAX:,}: move data out of it"
+            )
+            return None
+        return path.read_text("utf-8")
+    except OSError as error:
+        fail(f"{file}: {error.strerror}")
+    except UnicodeDecodeError as error:
+        fail(f"{file}: not UTF-8 text: {error}")
+    return None
+
+
+def read_payload(payload: str | None, pairs: list[str]) -> dict[str, Any] | None:
+    """`--payload` with `--set key=value` on top; values are JSON where they parse as JSON, else text."""
+    result: dict[str, Any] = {}
+    if payload is not None:
+        try:
+            loaded = json.loads(payload)
+        except ValueError as error:
+            fail(f"--payload is not JSON: {error}")
+            return None
+        if not isinstance(loaded, dict):
+            fail("--payload must be a JSON object")
+            return None
+        result = loaded
+    for pair in pairs:
+        key, sign, text = pair.partition("=")
+        if not sign or not key:
+            fail(f"--set needs key=value, not {pair!r}")
+            return None
+        _put(result, key.split("."), _value(text))
+    return result
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _put(target: dict[str, Any], path: list[str], value: Any) -> None:
+    for key in path[:-1]:
+        inner = target.get(key)
+        if not isinstance(inner, dict):
+            inner = target[key] = {}
+        target = inner
+    target[path[-1]] = value

@@ -1,0 +1,129 @@
+"""`noetl up`, `down`, `migrate`: the host as a service of this machine's user."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import subprocess
+import sys
+import time
+
+from noetl.cli.client import Client
+from noetl.cli.text import fail, note, out
+from noetl.core.errors import HostUnavailable
+from noetl.processes.host.host import Host
+from noetl.processes.host.lock import HostLock
+from noetl.processes.host.places import Places, make_home, places_of
+from noetl.settings import Settings
+from noetl.wiring import embedded_postgres, migrate_database
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.02
+
+
+def up(arguments: argparse.Namespace, settings: Settings) -> int:
+    places = places_of(settings.home)
+    make_home(places)
+    if arguments.foreground:
+        return _host(settings, places)
+    running = _health(places)
+    if running is not None:
+        out(f"already up: process {running['pid']}, home {settings.home}")
+        return 0
+    with places.log.open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "noetl", "up", "--foreground"],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < deadline:
+        running = _health(places)
+        if running is not None:
+            out(f"up: process {running['pid']}, home {settings.home}")
+            if running["resumed"]:
+                out(f"resumed: {', '.join(running['resumed'])}")
+            return 0
+        if process.poll() is not None:
+            break
+        time.sleep(LOOK_SECONDS)
+    fail(f"the host did not come up: see {places.log}")
+    return 2
+
+
+def _host(settings: Settings, places: Places) -> int:
+    """Be the host until a signal or `noetl down`."""
+    lock = HostLock(places.lock)
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not lock.acquire():
+        if _health(places) is not None or time.monotonic() > deadline:
+            fail(f"process {lock.holder()} is already the host of {settings.home}")
+            return 2
+        time.sleep(LOOK_SECONDS)
+    host = Host(settings, places)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: host.ask_to_stop())
+    host.start()
+    note(f"host {settings.home} is up")
+    while not host.wait(0.5):
+        pass
+    host.stop()
+    return 0
+
+
+def down(_arguments: argparse.Namespace, settings: Settings) -> int:
+    places = places_of(settings.home)
+    if not settings.home.exists():
+        out(f"nothing to stop: {settings.home} does not exist")
+        return 0
+    lock = HostLock(places.lock)
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    stopped = False
+    while not lock.acquire():
+        stopped = _ask_to_stop(places) or stopped
+        if time.monotonic() > deadline:
+            fail(f"process {lock.holder()} holds {places.lock} and does not stop")
+            return 2
+        time.sleep(LOOK_SECONDS)
+    try:
+        # A host that was killed leaves its Postgres running: stop that too.
+        orphan = settings.postgres_dsn is None and embedded_postgres(settings).stop()
+    finally:
+        lock.release()
+    out("down" if stopped or orphan else "nothing was running")
+    return 0
+
+
+def _ask_to_stop(places: Places) -> bool:
+    client = Client(places.socket)
+    try:
+        client.stop()
+    except HostUnavailable:
+        return False
+    finally:
+        client.close()
+    return True
+
+
+def _health(places: Places) -> dict[str, object] | None:
+    client = Client(places.socket)
+    try:
+        return client.health()
+    except HostUnavailable:
+        return None
+    finally:
+        client.close()
+
+
+def migrate(_arguments: argparse.Namespace, settings: Settings) -> int:
+    if settings.postgres_dsn is None:
+        fail("the embedded database migrates itself; set NOETL_POSTGRES_DSN to migrate another one")
+        return 2
+    applied = asyncio.run(migrate_database(settings, settings.postgres_dsn))
+    out(f"applied: {', '.join(applied)}" if applied else "nothing to apply: the schema is current")
+    return 0

@@ -1,0 +1,119 @@
+"""`noetl status`, `list`, `events`, `validate`: looking at things."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from typing import Any
+
+from noetl.cli.attach import attach
+from noetl.cli.client import Client, Refused
+from noetl.cli.run import read_playbook
+from noetl.cli.text import fail, note, out
+from noetl.core.errors import PlaybookInvalid
+from noetl.core.playbook.compile import compile_playbook
+from noetl.settings import Settings
+from noetl.wiring import tool_kinds
+
+
+def _reading(settings: Settings, read: Callable[[Client], int]) -> int:
+    """Read through the running host, or through one that only reads and resumes nothing."""
+    attachment = attach(settings, resume=False)
+    try:
+        return read(attachment.client)
+    except Refused as refused:
+        fail(str(refused))
+        return 2
+    finally:
+        attachment.leave()
+
+
+def status(arguments: argparse.Namespace, settings: Settings) -> int:
+    def read(client: Client) -> int:
+        view = client.execution(arguments.execution_id)
+        if arguments.json:
+            out(json.dumps(view))
+            return 0
+        out(f"execution  {view['execution_id']}")
+        out(f"playbook   {view['path']}")
+        out(f"status     {view['status']}")
+        out(f"started    {view['started_at']}")
+        if view["ended_at"]:
+            out(f"ended      {view['ended_at']}")
+        for name, step in view["steps"].items():
+            runs = f" ({step['runs']} runs)" if step["runs"] > 1 else ""
+            out(f"  {step['status']:<10} {name}{runs}")
+        if view["error"]:
+            out(f"error      step {view['error'].get('step')!r}: {view['error'].get('message')}")
+        return 0
+
+    return _reading(settings, read)
+
+
+def list_executions(arguments: argparse.Namespace, settings: Settings) -> int:
+    def read(client: Client) -> int:
+        rows = client.list(limit=arguments.limit)
+        if arguments.json:
+            out(json.dumps(rows))
+            return 0
+        if not rows:
+            note("no executions yet: noetl run examples/hello_world.yaml")
+        for row in rows:
+            out(f"{row['execution_id']:<20} {row['status']:<10} {row['started_at'][:19]}Z  {row['path']}")
+        return 0
+
+    return _reading(settings, read)
+
+
+def events(arguments: argparse.Namespace, settings: Settings) -> int:
+    def read(client: Client) -> int:
+        position, first = 0, None
+        while True:
+            page = client.events(arguments.execution_id, after_position=position)
+            if not page:
+                return 0
+            for event in page:
+                first = first or event["event_time"]
+                out(json.dumps(event) if arguments.json else _line(event))
+            position = page[-1]["position"]
+
+    return _reading(settings, read)
+
+
+def _line(event: dict[str, Any]) -> str:
+    meta = event["meta"]
+    about = event.get("command_id") or meta.get("step") or ""
+    detail = ""
+    if event["event_type"] == "step.decided":
+        about = f"{meta['step']}#{meta['run']}"
+        detail = f"→ {', '.join(meta['targets'])}" if meta["targets"] else meta["outcome"]
+    elif event["event_type"] == "command.claimed":
+        detail = f"attempt {meta['attempt']}"
+    elif event.get("result"):
+        error = event["result"]["context"].get("error")
+        reference = event["result"]["reference"]
+        detail = f"{error['kind']}: {error['message']}" if error else ""
+        if reference and not error:
+            detail = f"{reference['bytes']} bytes, sha256 {reference['sha256'][:12]}"
+    written = ", ".join(".".join(item["path"]) for item in event.get("writes") or ())
+    if written:
+        detail += f"  writes {written}"
+    time = event["event_time"][11:23]
+    return f"{event['stream_version']:>5}  {time}  {event['event_type']:<21} {about:<24} {detail}".rstrip()
+
+
+def validate(arguments: argparse.Namespace, _settings: Settings) -> int:
+    text = read_playbook(arguments.file)
+    if text is None:
+        return 2
+    try:
+        compiled = compile_playbook(text, file=arguments.file, kinds=tool_kinds())
+    except PlaybookInvalid as error:
+        for problem in error.problems:
+            fail(str(problem))
+        return 1
+    for warning in compiled.warnings:
+        note(f"warning: {warning}")
+    out(f"{arguments.file}: valid, {len(compiled.steps)} steps, digest {compiled.digest[:12]}")
+    return 0

@@ -1,0 +1,184 @@
+"""Every error that NoETL raises on purpose, in one tree.
+
+NoetlError
+├── PlaybookInvalid      (Terminal)   the document breaks a rule of the language
+├── PlaybookUnknown      (Terminal)   no such playbook
+├── RequestInvalid       (Terminal)   a request to the host or the command line is wrong
+├── SettingsInvalid      (Terminal)   an environment variable or option is out of range
+├── TemplateInvalid      (Terminal)   a template does not compile
+├── TemplateFailed       (Terminal)   a template could not be evaluated
+├── TemplateRefused      (Terminal)   the sandbox or a limit refused a template
+├── EnvelopeInvalid      (Terminal)   an event breaks the shape of the ledger
+├── TransitionConflict   (Terminal)   the same transition was recorded with other content
+├── VersionConflict      (Terminal)   a stream is not at the expected version
+├── ExecutionClosed      (Terminal)   a fact arrived after the terminal event
+├── ExecutionUnknown     (Terminal)   no such execution in this tenant and organization
+├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
+├── IncarnationChanged   (Terminal)   the ledger was restored or promoted under a reader
+├── LedgerCorrupt        (Terminal)   stored bytes do not agree with their checksum or order
+├── PayloadMissing       (Terminal)   a reference names bytes that are not there
+├── PayloadCorrupt       (Terminal)   stored bytes do not have the digest of their reference
+├── SchemaOutdated       (Terminal)   the database must be migrated first
+├── EmbeddedPostgresFailed (Terminal) the private Postgres could not be started or stopped
+├── HostRunning          (Terminal)   another process is already the host of this home
+├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
+├── AppendOverloaded     (Transient)  the append queue is full
+├── HostUnavailable      (Transient)  the host process does not answer
+└── ToolFailed                        a task failed; data about it, not a defect of ours
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+class NoetlError(Exception):
+    """Something NoETL can explain went wrong."""
+
+    code = "noetl_error"
+
+
+class Transient(NoetlError):
+    """Trying again may help."""
+
+
+class Terminal(NoetlError):
+    """Trying again gives the same answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding about a playbook: what, where, and what to do about it."""
+
+    code: str
+    message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    step: str | None = None
+    field: str | None = None
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
+        return f"{place}: {self.message}" if place else self.message
+
+
+class PlaybookInvalid(Terminal):
+    code = "playbook_invalid"
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(problem) for problem in problems))
+
+
+class PlaybookUnknown(Terminal):
+    code = "playbook_unknown"
+
+
+class RequestInvalid(Terminal):
+    code = "request_invalid"
+
+
+class SettingsInvalid(Terminal):
+    code = "settings_invalid"
+
+
+class TemplateInvalid(Terminal):
+    code = "template_invalid"
+
+
+class TemplateFailed(Terminal):
+    code = "template_failed"
+
+
+class TemplateRefused(TemplateFailed):
+    code = "template_refused"
+
+
+class EnvelopeInvalid(Terminal):
+    code = "envelope_invalid"
+
+
+class TransitionConflict(Terminal):
+    code = "transition_conflict"
+
+
+class VersionConflict(Terminal):
+    code = "version_conflict"
+
+
+class ExecutionClosed(Terminal):
+    code = "execution_closed"
+
+
+class ExecutionUnknown(Terminal):
+    code = "execution_unknown"
+
+
+class LeaseLost(Terminal):
+    code = "lease_lost"
+
+
+class IncarnationChanged(Terminal):
+    code = "incarnation_changed"
+
+
+class LedgerCorrupt(Terminal):
+    code = "ledger_corrupt"
+
+
+class PayloadMissing(Terminal):
+    code = "payload_missing"
+
+
+class PayloadCorrupt(Terminal):
+    code = "payload_corrupt"
+
+
+class SchemaOutdated(Terminal):
+    code = "schema_outdated"
+
+
+class EmbeddedPostgresFailed(Terminal):
+    code = "embedded_postgres_failed"
+
+
+class HostRunning(Terminal):
+    code = "host_running"
+
+
+class LedgerUnavailable(Transient):
+    code = "ledger_unavailable"
+
+
+class AppendOverloaded(Transient):
+    code = "append_overloaded"
+
+
+class HostUnavailable(Transient):
+    code = "host_unavailable"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A recorded failure.  It is data: it travels in events and is what playbooks see as `error`."""
+
+    kind: str
+    message: str
+    code: str | None = None
+    status: int | None = None
+    retryable: bool = False
+    retry_after: float | None = None
+    exception_type: str | None = None
+    details: dict[str, object] = field(default_factory=dict)
+
+
+class ToolFailed(NoetlError):
+    """A task failed; `failure` says how and `data` is what the tool still returned."""
+
+    code = "tool_failed"
+
+    def __init__(self, failure: Failure, data: object = None) -> None:
+        self.failure = failure
+        self.data = data
+        super().__init__(failure.message)

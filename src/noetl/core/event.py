@@ -1,0 +1,290 @@
+"""Events: the kinds, the envelope, the transition keys.
+
+A transition key is a pure function of the cause, built from ordinals: the same cause always gives the same key, so
+the ledger can refuse the second write.  It never contains a clock, a random number or a surrogate id."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from noetl.core.codec import canonical_bytes
+from noetl.core.errors import EnvelopeInvalid
+from noetl.core.limits import EVENT_BODY_BYTES_MAX
+from noetl.core.reference import check_result
+
+PLAYBOOK_INITIALIZED = "playbook.initialized"
+COMMAND_ISSUED = "command.issued"
+COMMAND_CLAIMED = "command.claimed"
+COMMAND_COMPLETED = "command.completed"
+COMMAND_FAILED = "command.failed"
+TASK_WAITING = "task.waiting"
+TIMER_FIRED = "timer.fired"
+STEP_DECIDED = "step.decided"
+PLAYBOOK_COMPLETED = "playbook.completed"
+PLAYBOOK_FAILED = "playbook.failed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventKind:
+    """One type of event: who it is about, its key, its members, and the seed events whose fact it carries."""
+
+    event_type: str
+    aggregate_type: str
+    transition_key: str
+    says: str
+    meta: tuple[str, ...]
+    has_result: bool = False
+    has_writes: bool = False
+    closes: bool = False
+    carries: tuple[str, ...] = ()
+    schema_version: int = 1
+
+    @property
+    def schema_name(self) -> str:
+        return f"noetl.{self.event_type}"
+
+
+KINDS: Mapping[str, EventKind] = {
+    kind.event_type: kind
+    for kind in (
+        EventKind(
+            event_type=PLAYBOOK_INITIALIZED,
+            aggregate_type="execution",
+            transition_key="playbook.initialized",
+            says="An execution was created: which playbook, by content, and with which inputs.",
+            meta=("path", "playbook", "workload", "workload_ref", "payload_ref", "entry"),
+            carries=("playbook.initialized", "workflow.initialized"),
+        ),
+        EventKind(
+            event_type=COMMAND_ISSUED,
+            aggregate_type="command",
+            transition_key="command.issued/<command>",
+            says="The router asked for a piece of work: a step run, or an expression that needs the data.",
+            meta=("step", "run", "kind", "parents", "expression"),
+            carries=("command.issued",),
+        ),
+        EventKind(
+            event_type=COMMAND_CLAIMED,
+            aggregate_type="command",
+            transition_key="command.claimed/<command>/<attempt>",
+            says="A worker session took the command; the attempt is its fencing token.",
+            meta=("attempt", "session"),
+            carries=("command.claimed", "command.started", "step.enter"),
+        ),
+        EventKind(
+            event_type=COMMAND_COMPLETED,
+            aggregate_type="command",
+            transition_key="command.terminal/<command>",
+            says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.",
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "warnings"),
+            has_result=True,
+            has_writes=True,
+            carries=("command.completed", "step.exit"),
+        ),
+        EventKind(
+            event_type=COMMAND_FAILED,
+            aggregate_type="command",
+            transition_key="command.terminal/<command>",
+            says="The work failed after its policy was exhausted; `result.context.error` says how.",
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "warnings"),
+            has_result=True,
+            has_writes=True,
+            carries=("command.failed", "step.exit"),
+        ),
+        EventKind(
+            event_type=TASK_WAITING,
+            aggregate_type="command",
+            transition_key="task.waiting/<command>/<n>",
+            says="A task waits for its next attempt without holding a slot; the payload is the resume point.",
+            meta=("attempt", "n", "delay_seconds", "task", "due_at"),
+            has_writes=True,
+        ),
+        EventKind(
+            event_type=TIMER_FIRED,
+            aggregate_type="execution",
+            transition_key="timer.fired/<name>",
+            says="The database's clock passed the due time of a timer.",
+            meta=("name",),
+        ),
+        EventKind(
+            event_type=STEP_DECIDED,
+            aggregate_type="step",
+            transition_key="step.decided/<step>#<run>",
+            says="What the router made of a finished step: the arcs that fired, the values they wrote.",
+            meta=("step", "run", "outcome", "arcs", "targets", "warnings", "error"),
+            has_writes=True,
+            carries=("call.done", "call.error"),
+        ),
+        EventKind(
+            event_type=PLAYBOOK_COMPLETED,
+            aggregate_type="execution",
+            transition_key="execution.terminal",
+            says="The execution ended well; its result is that of the last step.",
+            meta=("step",),
+            has_result=True,
+            closes=True,
+            carries=("playbook.completed",),
+        ),
+        EventKind(
+            event_type=PLAYBOOK_FAILED,
+            aggregate_type="execution",
+            transition_key="execution.terminal",
+            says="The execution ended with a failure that no arc handled.",
+            meta=("step",),
+            has_result=True,
+            closes=True,
+            carries=("playbook.failed",),
+        ),
+    )
+}
+
+
+def issued_key(command_id: str) -> str:
+    return f"command.issued/{command_id}"
+
+
+def claimed_key(command_id: str, attempt: int) -> str:
+    return f"command.claimed/{command_id}/{attempt}"
+
+
+def terminal_key(command_id: str) -> str:
+    return f"command.terminal/{command_id}"
+
+
+def waiting_key(command_id: str, number: int) -> str:
+    return f"task.waiting/{command_id}/{number}"
+
+
+def decided_key(step: str, run: int) -> str:
+    return f"step.decided/{step}#{run}"
+
+
+def timer_key(name: str) -> str:
+    return f"timer.fired/{name}"
+
+
+INITIALIZED_KEY = "playbook.initialized"
+EXECUTION_TERMINAL_KEY = "execution.terminal"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draft:
+    """An event as `decide` returns it: all that is decided, nothing that a clock or a generator gives."""
+
+    event_type: str
+    transition_key: str
+    meta: Mapping[str, object]
+    command_id: str | None = None
+    result: Mapping[str, object] | None = None
+    writes: Sequence[Mapping[str, object]] | None = None
+    payload_ref: Mapping[str, object] | None = None
+
+
+class Event(NamedTuple):
+    """A sealed fact.  The fields after `meta` are given by the ledger; zero means not yet appended."""
+
+    execution_id: int
+    event_id: int
+    tenant_id: str
+    organization_id: str
+    event_type: str
+    event_time: str
+    producer: str
+    transition_key: str
+    correlation_id: str
+    causation_id: int | None = None
+    idempotency_key: str | None = None
+    command_id: str | None = None
+    stage_id: str | None = None
+    frame_id: str | None = None
+    parent_event_id: int | None = None
+    parent_execution_id: int | None = None
+    payload_ref: Mapping[str, object] | None = None
+    result: Mapping[str, object] | None = None
+    writes: Sequence[Mapping[str, object]] | None = None
+    meta: Mapping[str, object] = {}
+    schema_version: int = 1
+    shard_id: int = 0
+    position: int = 0
+    stream_version: int = 0
+    ingest_time: str = ""
+
+
+_OPTIONAL = (
+    "causation_id",
+    "idempotency_key",
+    "command_id",
+    "stage_id",
+    "frame_id",
+    "parent_event_id",
+    "parent_execution_id",
+    "payload_ref",
+    "result",
+    "writes",
+)
+
+
+def envelope(event: Event) -> dict[str, object]:
+    """The members that the producer fixed; what the checksum covers."""
+    kind = KINDS.get(event.event_type)
+    if kind is None:
+        raise EnvelopeInvalid(f"unknown event type {event.event_type!r}")
+    aggregate = event.command_id if kind.aggregate_type == "command" else None
+    document: dict[str, object] = {
+        "execution_id": event.execution_id,
+        "event_id": event.event_id,
+        "tenant_id": event.tenant_id,
+        "organization_id": event.organization_id,
+        "stream_id": f"execution/{event.execution_id}",
+        "aggregate_type": kind.aggregate_type,
+        "aggregate_id": f"command/{aggregate}" if aggregate else f"execution/{event.execution_id}",
+        "event_type": event.event_type,
+        "schema_name": kind.schema_name,
+        "schema_version": event.schema_version,
+        "event_time": event.event_time,
+        "producer": event.producer,
+        "correlation_id": event.correlation_id,
+        "transition_key": event.transition_key,
+        "meta": event.meta,
+    }
+    for name in _OPTIONAL:
+        value = getattr(event, name)
+        if value is not None:
+            document[name] = value
+    return document
+
+
+class Sealed(NamedTuple):
+    """An event with the exact bytes that are hashed and stored."""
+
+    event: Event
+    text: str
+    checksum: str
+
+
+def seal(event: Event) -> Sealed:
+    """Check an event against the shape of the ledger and fix its bytes."""
+    if event.result is not None:
+        check_result(event.result)
+    if not event.transition_key:
+        raise EnvelopeInvalid(f"{event.event_type} has no transition key")
+    if not event.tenant_id or not event.organization_id:
+        raise EnvelopeInvalid(f"{event.event_type} has no tenant or organization")
+    content = canonical_bytes(envelope(event))
+    if len(content) > EVENT_BODY_BYTES_MAX:
+        raise EnvelopeInvalid(
+            f"{event.transition_key} has {len(content)} bytes, the limit is {EVENT_BODY_BYTES_MAX}: "
+            "hand data over by reference"
+        )
+    return Sealed(event, content.decode("utf-8"), hashlib.sha256(content).hexdigest())
+
+
+def same_content(one: Event, other: Event) -> bool:
+    """Whether two events say the same.  Ids, times, position and producer are not content."""
+    return (one.event_type, one.transition_key) == (
+        other.event_type,
+        other.transition_key,
+    ) and canonical_bytes([one.result, one.writes]) == canonical_bytes([other.result, other.writes])

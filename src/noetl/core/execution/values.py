@@ -1,0 +1,204 @@
+"""Evaluating the router's expressions against the state, without ever opening a payload.
+
+An expression that cannot be evaluated from atoms and inline values raises NeedsWorker: the caller then asks for one
+internal `evaluate` command and goes on from its recorded answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noetl.core.errors import TemplateFailed
+from noetl.core.execution.state import Entry, ExecutionState, StepResult
+from noetl.core.expression import AtomError, EventName, Template, Undefined, render
+from noetl.core.playbook.compile import CompiledPlaybook, ServerExpression, ServerValue
+
+# Each compares equal to every synonym of its situation.
+SUCCESS_NAME = "call.done"
+FAILURE_NAME = "call.error"
+_COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
+
+
+class NeedsWorker(Exception):
+    """The value of this expression depends on data that the router does not hold."""
+
+    def __init__(self, expression: ServerExpression) -> None:
+        super().__init__(expression.key)
+        self.expression = expression
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """What an expression is evaluated against: the state, the completing step and what workers answered."""
+
+    state: ExecutionState
+    playbook: CompiledPlaybook
+    step: str
+    now: str
+    variables: Mapping[str, Entry]
+    answers: Mapping[str, Mapping[str, object]]
+
+
+def evaluate(scene: Scene, expression: ServerExpression) -> Entry:
+    """The value of one expression.  Raises NeedsWorker or TemplateFailed."""
+    answer = scene.answers.get(expression.key)
+    if answer is not None:
+        return _answered(expression, answer)
+    plan = expression.plan
+    if not plan.evaluable:
+        raise NeedsWorker(expression)
+    atoms: dict[str, object] = {}
+    for atom in plan.atoms:
+        outcome = _atom(scene, expression, atom.step or scene.step, atom.key)
+        if isinstance(outcome, Entry):
+            if plan.residual.path == (atom.name,):
+                return outcome
+            raise NeedsWorker(expression)
+        atoms[atom.name] = outcome
+    names = _Names(scene, expression, atoms)
+    return Entry(render(plan.residual, names, now=scene.now, strict=scene.playbook.playbook.strict_templates))
+
+
+def evaluate_value(scene: Scene, value: ServerValue) -> Entry:
+    """A whole YAML value: one expression keeps its entry, a nested one becomes inline."""
+    if len(value.leaves) == 1 and value.leaves[0][0] == ():
+        return evaluate(scene, value.leaves[0][1])
+    filled = value.skeleton
+    for path, expression in value.leaves:
+        entry = evaluate(scene, expression)
+        if not entry.is_inline:
+            raise NeedsWorker(expression)
+        filled = _put(filled, path, entry.value)
+    return Entry(filled)
+
+
+def _answered(expression: ServerExpression, answer: Mapping[str, object]) -> Entry:
+    context: Any = answer["context"]
+    if context.get("error") is not None:
+        raise TemplateFailed(str(context["error"].get("message")))
+    if "value" in context:
+        return Entry(context["value"])
+    reference: Any = answer["reference"]
+    if reference is None:
+        raise TemplateFailed(f"no value was computed for {expression.key}")
+    return Entry(None, reference, ())
+
+
+def _atom(scene: Scene, expression: ServerExpression, step: str, key: str) -> object:
+    """The reported value of an atom; an Entry when it is a place in a payload, Undefined, or an AtomError."""
+    result = scene.state.step_results.get(step)
+    if result is None:
+        if step in scene.state.workload:
+            raise NeedsWorker(expression)
+        return Undefined(step)
+    outcome = result.atoms.get(key)
+    if outcome is None or "b" in outcome:
+        raise NeedsWorker(expression)
+    if "v" in outcome:
+        return outcome["v"]
+    if "u" in outcome:
+        return Undefined(step)
+    if "e" in outcome:
+        return AtomError(str(outcome["e"]))
+    path: Any = outcome["a"]
+    if result.reference is None:
+        raise NeedsWorker(expression)
+    return Entry(None, result.reference, tuple(path))
+
+
+class _Names(Mapping[str, object]):
+    """The names of dsl §7.3 as the router sees them, looked up only when an expression reads them."""
+
+    def __init__(self, scene: Scene, expression: ServerExpression, atoms: Mapping[str, object]) -> None:
+        self._scene = scene
+        self._expression = expression
+        self._atoms = atoms
+
+    def __getitem__(self, name: str) -> object:
+        if name in self._atoms:
+            return self._atoms[name]
+        scene, state = self._scene, self._scene.state
+        reserved = _reserved(scene, name)
+        if reserved is not _ABSENT:
+            return reserved
+        if name == "ctx":
+            return self._context()
+        if name == "workload":
+            return self._inline(state.workload, self._expression.template, "workload")
+        if name in scene.variables:
+            return self._value(scene.variables[name])
+        if name in state.step_results or name in _COMPLETING or name == "steps":
+            raise NeedsWorker(self._expression)
+        if name in state.workload:
+            return self._value(state.workload[name])
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        raise TypeError("names are looked up, never listed")
+
+    def __len__(self) -> int:
+        raise TypeError("names are looked up, never counted")
+
+    def _value(self, entry: Entry) -> object:
+        if not entry.is_inline:
+            raise NeedsWorker(self._expression)
+        return entry.value
+
+    def _context(self) -> object:
+        """`ctx` with its fall-backs: the workload key of that name, then a step result of that name."""
+        scene = self._scene
+        for mention in self._expression.template.mentions:
+            if mention[0] == "ctx" and len(mention) > 1:
+                key = mention[1]
+                if (
+                    key not in scene.variables
+                    and key not in scene.state.workload
+                    and key in scene.state.step_results
+                ):
+                    raise NeedsWorker(self._expression)
+        merged = {**scene.state.workload, **scene.variables}
+        return self._inline(merged, self._expression.template, "ctx")
+
+    def _inline(self, entries: Mapping[str, Entry], template: Template, root: str) -> dict[str, object]:
+        keys = {mention[1] for mention in template.mentions if mention[0] == root and len(mention) > 1}
+        whole = any(mention == (root,) for mention in template.mentions) or not keys
+        chosen = entries if whole else {key: entries[key] for key in keys if key in entries}
+        return {key: self._value(entry) for key, entry in chosen.items()}
+
+
+_ABSENT = object()
+
+
+def _reserved(scene: Scene, name: str) -> object:
+    state = scene.state
+    identity = str(state.execution_id)
+    if name == "event":
+        return event_view(scene.step, state.step_results.get(scene.step), scene.now)
+    if name == "execution_id":
+        return identity
+    if name == "job":
+        return {"uuid": identity, "id": identity, "execution_id": identity}
+    if name == "path":
+        return state.path
+    if name == "parent_execution_id":
+        return str(state.parent_execution_id) if state.parent_execution_id else None
+    if name == "spec" and scene.playbook.playbook.spec is not None:
+        return scene.playbook.playbook.spec
+    if name in ("env", "iter"):
+        return {}
+    return _ABSENT
+
+
+def event_view(step: str, result: StepResult | None, now: str) -> dict[str, object]:
+    name = FAILURE_NAME if result is not None and result.status == "error" else SUCCESS_NAME
+    return {"name": EventName(name), "step": step, "timestamp": now, "payload": None}
+
+
+def _put(value: object, path: tuple[str | int, ...], leaf: object) -> object:
+    if not path:
+        return leaf
+    if isinstance(value, dict):
+        return {key: _put(child, path[1:], leaf) if key == path[0] else child for key, child in value.items()}
+    assert isinstance(value, list)
+    return [_put(child, path[1:], leaf) if number == path[0] else child for number, child in enumerate(value)]

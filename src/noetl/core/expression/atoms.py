@@ -1,0 +1,376 @@
+"""Atoms: the parts of an expression that read exactly one step's result (architecture §6).
+
+A worker, which has the result in its hands, evaluates the atoms; the server evaluates the residual, in which
+each atom is a reserved name.  Both together give what the whole expression gives, including what is undefined
+and what is never evaluated; where that cannot be had, the plan is not evaluable and a worker does it all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from typing import Any, Literal
+
+from noetl.core.errors import TemplateFailed, TemplateInvalid
+from noetl.core.expression.analysis import Path, nodes, parse, path_in, sole_expression
+from noetl.core.expression.data_filters import FILTERS
+from noetl.core.expression.sandbox import ATOM_PREFIX
+from noetl.core.expression.template import Template, compile_template, evaluate
+from noetl.core.expression.text_filters import TEXT_FILTERS
+from noetl.core.expression.views import AtomError, Undefined
+from noetl.core.expression.writing import write
+
+COMPLETING_NAMES = frozenset({"output", "outcome", "result", "response", "error"})
+"""Names that stand for the step that just completed."""
+
+Outcome = tuple[Literal["value"], object] | tuple[Literal["undefined"]] | tuple[Literal["error"], str]
+
+_FALLBACK = "ctx"  # a key that `ctx` lacks may be a step's result
+_ENVELOPE_DATA = frozenset({"data", "result", "response"})
+_TRUTH_VALUED = (nodes.Compare, nodes.Not, nodes.Test)
+# What a filter does with values: makes a scalar of them, or hands them (or parts of them) on as they are.
+_SCALAR_FILTERS = frozenset(TEXT_FILTERS) - {"fromjson"} | {"count", "join", "length", "truth"}
+_DEFAULT_FILTERS = frozenset({"d", "default"})
+_PASSING_FILTERS = frozenset(FILTERS) - _SCALAR_FILTERS - {"groupby", "map", "random"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Atom:
+    """One sub-expression over one step's result; `step` is empty for the completing step."""
+
+    key: str
+    step: str
+    template: Template
+    bare_path: Path | None = None
+    """The keys below the result, when the atom is nothing but a path."""
+
+    @property
+    def name(self) -> str:
+        """The name that stands for the atom in the residual."""
+        return ATOM_PREFIX + self.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AtomPlan:
+    """How an expression is evaluated without opening payloads."""
+
+    atoms: tuple[Atom, ...]
+    residual: Template
+    evaluable: bool
+
+    def bind(self, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
+        """The names of the residual for the outcomes by atom key.
+
+        An atom without an outcome is one whose step did not run: it is evaluated here, with nothing defined.
+        """
+        return {
+            atom.name: _bound(atom, outcomes.get(atom.key) or evaluate_atom(atom, {})) for atom in self.atoms
+        }
+
+
+def _bound(atom: Atom, outcome: Outcome) -> object:
+    if outcome[0] == "value":
+        return outcome[1]
+    return AtomError(outcome[1]) if outcome[0] == "error" else Undefined(atom.template.source.strip("{} "))
+
+
+def evaluate_atom(atom: Atom, names: Mapping[str, object], *, allow_loops: bool = False) -> Outcome:
+    """What an atom gives for the names of its step; `allow_loops` as for `render`."""
+    try:
+        value = evaluate(atom.template, names, allow_loops=allow_loops)
+    except TemplateFailed as error:
+        return ("error", str(error))
+    return ("undefined",) if isinstance(value, Undefined) else ("value", value)
+
+
+def atoms_of(
+    template: Template, step_names: frozenset[str], completing: str | None, *, condition: bool = False
+) -> AtomPlan:
+    """Split a template.  `condition` says that only the truth (dsl §5.2) of its value matters."""
+    whole = AtomPlan(atoms=(), residual=template, evaluable=True)
+    if template.kind == "literal":
+        return whole
+    if template.needs_child or template.uses_random:
+        return replace(whole, evaluable=False)
+    tree = parse(template.source)
+    expression = sole_expression(tree) or _printed_expression(tree)
+    if expression is None:
+        return replace(whole, evaluable=not _mentions_steps(template, step_names, completing))
+    splitter = _Splitter(step_names, completing)
+    splitter.look(expression)
+    residual = splitter.split(expression, final=True, condition=condition)
+    if not splitter.evaluable:
+        return replace(whole, evaluable=False)
+    if not splitter.found:
+        return whole
+    try:
+        return _plan(splitter, residual)
+    except TemplateInvalid:
+        return replace(whole, evaluable=False)
+
+
+def _plan(splitter: _Splitter, residual: nodes.Expr) -> AtomPlan:
+    atoms = tuple(splitter.atom(key) for key in splitter.found)
+    return AtomPlan(atoms=atoms, residual=compile_template("{{ " + write(residual) + " }}"), evaluable=True)
+
+
+def _mentions_steps(template: Template, step_names: frozenset[str], completing: str | None) -> bool:
+    special = COMPLETING_NAMES if completing is not None else frozenset[str]()
+    for root, *keys in template.mentions:
+        if root == _FALLBACK and (not keys or keys[0] in step_names):
+            return True
+        if root in step_names or root in special or root == "steps":
+            return True
+    return False
+
+
+def _printed_expression(tree: nodes.Template) -> nodes.Expr | None:
+    """A text template without statements, as the concatenation that it is."""
+    parts: list[nodes.Expr] = [nodes.Const("")]
+    for output in tree.body:
+        if not isinstance(output, nodes.Output):
+            return None
+        parts += [
+            nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in output.nodes
+        ]
+    return nodes.Concat([*parts, nodes.Const("")] if len(parts) < 2 else parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reads:
+    """What a part of an expression reads: which steps, and whether anything else."""
+
+    steps: frozenset[str] = frozenset()
+    others: bool = False
+
+    def __or__(self, other: _Reads) -> _Reads:
+        return _Reads(self.steps | other.steps, self.others or other.others)
+
+
+class _Splitter:
+    """Finds the atoms of one expression.  Positions are passed down:
+
+    boolean    only the native truth of the value is used
+    condition  only the truth of dsl §5.2 is used
+    examined   something above may look inside the value, so a view must stay a view
+    final      the value becomes (part of) the result and nothing else reads it
+    """
+
+    def __init__(self, step_names: frozenset[str], completing: str | None) -> None:
+        self.step_names = step_names
+        self.completing = completing
+        self.evaluable = True
+        self.found: dict[str, tuple[str, str, Path | None]] = {}
+        self._known: dict[int, _Reads] = {}
+
+    # -- what is read -------------------------------------------------------------------------------------
+    def look(self, node: nodes.Node) -> _Reads:
+        """What a node reads; notes on the way whether anything in it needs a worker."""
+        if id(node) not in self._known:
+            self._known[id(node)] = self._read(node)
+        return self._known[id(node)]
+
+    def _read(self, node: nodes.Node) -> _Reads:
+        label = self._label(node)
+        if label is not None:
+            return _Reads(frozenset({label}))
+        if isinstance(node, nodes.Name):
+            if node.name == "steps" and self.step_names:
+                self.evaluable = False
+            return _Reads(others=True)
+        path = path_in(node)
+        if path is not None and path[0] == "steps" and len(path[1]) == 1 and path[2]:
+            return _Reads(others=True)  # no such step: undefined here and everywhere
+        if isinstance(node, nodes.Call):
+            reads = _Reads(others=node.node.name != "range")  # type: ignore[attr-defined]
+            children = [child for child in node.iter_child_nodes() if child is not node.node]
+        else:
+            reads, children = _Reads(), list(node.iter_child_nodes())
+        if isinstance(node, nodes.Getattr | nodes.Getitem):
+            self._check_fallback(node)
+        for child in children:
+            reads |= self.look(child)
+        if isinstance(node, nodes.Getitem) and self.look(node.node).steps and not self._is_pure(reads):
+            self._check_index(node)
+        return reads
+
+    def _label(self, node: nodes.Node) -> str | None:
+        """The step that a root names: `load`, `steps.load`, `steps['load']`; '' for `output` and the like."""
+        if isinstance(node, nodes.Name):
+            if self.completing is not None and node.name in COMPLETING_NAMES:
+                return ""
+            return node.name if node.name in self.step_names else None
+        path = path_in(node)
+        if path is not None and path[0] == "steps" and len(path[1]) == 1 and path[2]:
+            key = path[1][0]
+            return key if isinstance(key, str) and key in self.step_names else None
+        return None
+
+    def _check_fallback(self, node: nodes.Getattr | nodes.Getitem) -> None:
+        if isinstance(node.node, nodes.Name) and node.node.name == _FALLBACK:
+            path = path_in(node)
+            if path is None or not path[2] or path[1][0] in self.step_names:
+                self.evaluable = False
+
+    def _check_index(self, node: nodes.Getitem) -> None:
+        if self.look(node.arg) != _Reads():
+            self.evaluable = False
+
+    def _is_pure(self, reads: _Reads) -> bool:
+        """Whether one step's result is read, and nothing else."""
+        steps = {"" if step == self.completing else step for step in reads.steps}
+        return len(steps) == 1 and not reads.others
+
+    # -- splitting ----------------------------------------------------------------------------------------
+    def split(
+        self,
+        node: nodes.Expr,
+        *,
+        boolean: bool = False,
+        condition: bool = False,
+        examined: bool = False,
+        final: bool = False,
+    ) -> nodes.Expr:
+        """The node with its atoms replaced by names."""
+        reads = self.look(node)
+        if not reads.steps:
+            return node
+        if self._is_pure(reads):
+            if isinstance(node, _TRUTH_VALUED):
+                return self._replace(node, reads)
+            if boolean:
+                return self._replace(nodes.CondExpr(node, nodes.Const(True), nodes.Const(False)), reads)
+            if condition:
+                return self._replace(nodes.Filter(node, "truth", [], [], None, None), reads)
+            if final or _is_faithful(node):
+                self.evaluable &= not (examined and self._may_be_view(node))
+                return self._replace(node, reads)
+        position = {"boolean": boolean, "condition": condition, "examined": examined, "final": final}
+        rebuilt: nodes.Expr = self._rebuild(node, position)
+        return rebuilt
+
+    def _rebuild(self, node: Any, position: dict[str, bool]) -> Any:
+        if isinstance(node, nodes.CondExpr):
+            test, value = self.split(node.test, boolean=True), self.split(node.expr1, **position)
+            other = None if node.expr2 is None else self.split(node.expr2, **position)
+            return nodes.CondExpr(test, value, other)
+        if isinstance(node, nodes.And | nodes.Or):
+            return self._rebuild_logic(node, position)
+        if isinstance(node, nodes.Not):
+            return nodes.Not(self.split(node.node, boolean=True))
+        if isinstance(node, nodes.BinExpr):
+            return type(node)(self.split(node.left), self.split(node.right))
+        if isinstance(node, nodes.UnaryExpr):
+            return type(node)(self.split(node.node))
+        if isinstance(node, nodes.Filter | nodes.Test | nodes.Call):
+            return self._rebuild_call(node, position)
+        if isinstance(node, nodes.Compare):
+            operands = [nodes.Operand(operand.op, self.split(operand.expr)) for operand in node.ops]
+            return nodes.Compare(self.split(node.expr), operands)
+        if isinstance(node, nodes.Concat):
+            return nodes.Concat([self.split(part, final=True) for part in node.nodes])
+        if isinstance(node, nodes.List | nodes.Tuple | nodes.Dict):
+            return self._rebuild_literal(node, examined=position["examined"], final=position["final"])
+        if isinstance(node, nodes.Getattr):
+            return nodes.Getattr(self.split(node.node, examined=True), node.attr, "load")
+        return self._rebuild_item(node)
+
+    def _rebuild_logic(self, node: nodes.And | nodes.Or, position: dict[str, bool]) -> nodes.Expr:
+        left = position
+        if position["condition"]:
+            # `a and b`: a decides by its native truth.  `a or b`: a true `a` is itself the value.
+            left = {"boolean": isinstance(node, nodes.And), "final": isinstance(node, nodes.Or)}
+        return type(node)(self.split(node.left, **left), self.split(node.right, **position))
+
+    def _rebuild_call(self, node: Any, position: dict[str, bool]) -> Any:
+        passing = isinstance(node, nodes.Filter) and node.name in _DEFAULT_FILTERS
+        inner = {"examined": position["examined"], "final": position["final"]} if passing else {}
+        arguments = (
+            [self.split(arg, **inner) for arg in node.args],
+            [nodes.Keyword(pair.key, self.split(pair.value, **inner)) for pair in node.kwargs],
+            None if node.dyn_args is None else self.split(node.dyn_args),
+            None if node.dyn_kwargs is None else self.split(node.dyn_kwargs),
+        )
+        if isinstance(node, nodes.Call):
+            return nodes.Call(node.node, *arguments)
+        if not passing and isinstance(node, nodes.Filter):
+            inner = {"examined": node.name not in _SCALAR_FILTERS}
+        return type(node)(self.split(node.node, **inner), node.name, *arguments)
+
+    def _rebuild_literal(self, node: Any, *, examined: bool, final: bool) -> nodes.Expr:
+        if isinstance(node, nodes.Dict):
+            return nodes.Dict(
+                [
+                    nodes.Pair(self.split(pair.key), self.split(pair.value, examined=examined, final=final))
+                    for pair in node.items
+                ]
+            )
+        items = [self.split(item, examined=examined, final=final) for item in node.items]
+        return nodes.Tuple(items, "load") if isinstance(node, nodes.Tuple) else nodes.List(items)
+
+    def _rebuild_item(self, node: nodes.Getitem) -> nodes.Expr:
+        key: nodes.Expr = node.arg
+        if isinstance(key, nodes.Slice):
+            bounds = [
+                None if bound is None else self.split(bound) for bound in (key.start, key.stop, key.step)
+            ]
+            key = nodes.Slice(*bounds)
+        else:
+            key = self.split(key)
+        return nodes.Getitem(self.split(node.node, examined=True), key, "load")
+
+    def _may_be_view(self, node: nodes.Expr) -> bool:
+        """Whether the value may be a view, whose aliases are lost when it is recorded."""
+        if isinstance(node, nodes.CondExpr):
+            return self._may_be_view(node.expr1) or (node.expr2 is not None and self._may_be_view(node.expr2))
+        if isinstance(node, nodes.And | nodes.Or):
+            return self._may_be_view(node.left) or self._may_be_view(node.right)
+        if isinstance(node, nodes.Filter) and node.name in _DEFAULT_FILTERS:
+            return any(self._may_be_view(part) for part in (node.node, *node.args) if part is not None)
+        if self._label(node) is not None:
+            return True
+        path = path_in(node)
+        envelope = path is not None and path[0] in ("output", "outcome")
+        return envelope and path is not None and len(path[1]) == 1 and path[1][0] in _ENVELOPE_DATA
+
+    def _replace(self, node: nodes.Expr, reads: _Reads) -> nodes.Expr:
+        step = next(iter(reads.steps)) if len(reads.steps) == 1 else ""
+        source = write(node)
+        key = sha256(f"{source}\0{step}".encode()).hexdigest()[:16]
+        self.found[key] = (step, source, self._bare_path(node))
+        return nodes.Name(ATOM_PREFIX + key, "load")
+
+    def _bare_path(self, node: nodes.Expr) -> Path | None:
+        path = path_in(node)
+        if path is None or not path[2]:
+            return None
+        return path[1][1:] if path[0] == "steps" else path[1]
+
+    def atom(self, key: str) -> Atom:
+        step, source, path = self.found[key]
+        return Atom(key=key, step=step, template=compile_template("{{ " + source + " }}"), bare_path=path)
+
+
+def _is_faithful(node: nodes.Expr) -> bool:
+    """Whether the value survives being recorded as JSON: nothing undefined and no view is inside it."""
+    if isinstance(node, nodes.Const | nodes.Name | nodes.Compare | nodes.Test | nodes.Not | nodes.Concat):
+        return True
+    if isinstance(node, nodes.Getattr | nodes.Getitem):
+        return _is_faithful(node.node)
+    if isinstance(node, nodes.CondExpr):
+        return _is_faithful(node.expr1) and (node.expr2 is None or _is_faithful(node.expr2))
+    if isinstance(node, nodes.BinExpr):
+        return _is_faithful(node.left) and _is_faithful(node.right)
+    if isinstance(node, nodes.Filter):
+        if node.name in _SCALAR_FILTERS:
+            return True
+        given = [node.node, *node.args, *(pair.value for pair in node.kwargs)]
+        return node.name in _PASSING_FILTERS and all(
+            part is not None and _is_faithful(part) for part in given
+        )
+    if isinstance(node, nodes.List | nodes.Tuple):
+        return all(isinstance(item, nodes.Const) for item in node.items)
+    if isinstance(node, nodes.Dict):
+        return not node.items
+    return isinstance(node, nodes.UnaryExpr | nodes.Call)

@@ -1,0 +1,323 @@
+"""Templates: compiled once, evaluated often, against names that are looked up only when they are mentioned.
+
+Data is rendered once: what a template inserts is never read as a template.  Nothing but errors of
+`core/errors.py` leaves `render`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Literal
+
+from jinja2 import TemplateError, nodes
+from jinja2.utils import missing
+
+from noetl.core.errors import NoetlError, TemplateFailed, TemplateInvalid, TemplateRefused
+from noetl.core.expression.analysis import (
+    SANDBOX,
+    Facts,
+    check,
+    mentions_of,
+    parse,
+    path_in,
+    sole_expression,
+    walk,
+)
+from noetl.core.expression.evaluation import Evaluation, check_chars
+from noetl.core.expression.sandbox import Program
+from noetl.core.expression.values import normalise, plain
+from noetl.core.expression.views import SCALAR_TYPES, SEEN_TYPES, AtomError, Undefined, lookup
+
+TEMPLATE_CACHE_MAX = 4_096
+TEMPLATE_CACHED_CHARS_MAX = 8_192
+
+_SYNTAX = ("{{", "{%", "{#")
+_PLAIN_TYPES = SCALAR_TYPES | {dict, list}
+_EVALUATION_ERRORS = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    NameError,
+    RuntimeError,
+    StopIteration,
+    TemplateError,
+    TypeError,
+    ValueError,
+)
+_INTERNAL_NAME = re.compile(r"\b_(\w+\(\))")
+
+Kind = Literal["literal", "expression", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A compiled template.  `compile_template(template.source)` gives an equal one."""
+
+    source: str
+    kind: Kind
+    roots: frozenset[str] = frozenset()
+    needs_child: bool = False
+    mentions: frozenset[tuple[str, ...]] = frozenset()
+    uses_random: bool = False
+    uses_now: bool = False
+    path: tuple[str | int, ...] | None = None
+    """The root name and keys of an expression that is a plain path; it is evaluated without Jinja."""
+    _value: object = field(default=None, repr=False, compare=False)
+    _program: Program | None = field(default=None, repr=False, compare=False)
+
+
+def parse_count() -> int:
+    """How many templates were parsed in this process."""
+    return SANDBOX.parses
+
+
+def compile_template(source: str) -> Template:
+    """Compile a YAML string.  Raises TemplateInvalid, or TemplateRefused for what is never available."""
+    if not any(mark in source for mark in _SYNTAX):
+        return Template(source, "literal", _value=source)
+    return _compile_cached(source) if len(source) <= TEMPLATE_CACHED_CHARS_MAX else _compile(source)
+
+
+def compile_condition(source: str | bool) -> Template:
+    """Compile a `when`: `{{ }}` is optional, a YAML boolean is a constant."""
+    if isinstance(source, bool):
+        return Template(str(source).lower(), "literal", _value=source)
+    if any(mark in source for mark in _SYNTAX):
+        return compile_template(source)
+    template = compile_template("{{ " + source.strip() + " }}")
+    if template.kind != "expression":
+        raise TemplateInvalid("line 1: a condition is one expression")
+    return template
+
+
+def free_names(source: str) -> frozenset[str]:
+    """The names that a template reads from its surroundings."""
+    return compile_template(source).roots
+
+
+def _compile(source: str) -> Template:
+    tree = parse(source)
+    facts = check(tree)
+    expression = sole_expression(tree)
+    path = path_in(expression) if expression is not None else None
+    if path is not None and path[2]:
+        root, keys, _ = path
+        mention = frozenset({(root, *map(str, keys))})
+        return Template(source, "expression", frozenset({root}), mentions=mention, path=(root, *keys))
+    if expression is None and all(isinstance(part, nodes.Output) for part in tree.body):
+        printed = [part for output in tree.body for part in output.nodes]  # type: ignore[attr-defined]
+        if all(isinstance(part, nodes.TemplateData) for part in printed):
+            return Template(source, "literal", _value="".join(part.data for part in printed))
+    return _compile_tree(source, tree, facts, expression)
+
+
+_compile_cached = lru_cache(maxsize=TEMPLATE_CACHE_MAX)(_compile)
+
+
+def _compile_tree(source: str, tree: nodes.Template, facts: Facts, expression: nodes.Expr | None) -> Template:
+    called = {call.node.name for call in facts.builtin_calls}  # type: ignore[attr-defined]
+    everything = frozenset(name.name for name in walk(tree) if isinstance(name, nodes.Name))
+    mentions = mentions_of(tree, everything)
+    for call in facts.builtin_calls:
+        name: nodes.Name = call.node  # type: ignore[assignment]
+        call.node = nodes.EnvironmentAttribute(f"call_{name.name}", lineno=call.lineno)
+    body = tree if expression is None else nodes.Template([nodes.ExprStmt(expression, lineno=1)], lineno=1)
+    program, roots = SANDBOX.program(body)
+    if "token" in called:
+        roots |= {"token"}
+        mentions |= {("token",)}
+    return Template(
+        source,
+        "text" if expression is None else "expression",
+        roots,
+        needs_child=facts.needs_child,
+        mentions=frozenset(mention for mention in mentions if mention[0] in roots),
+        uses_random=facts.uses_random,
+        uses_now=facts.uses_now,
+        _program=program,
+    )
+
+
+def render(
+    template: Template,
+    names: Mapping[str, object],
+    *,
+    now: str | None = None,
+    strict: bool = False,
+    allow_loops: bool = False,
+    warnings: list[str] | None = None,
+    random: Callable[[int], int] | None = None,
+) -> object:
+    """The value of a template: native for an expression, a string for text; Undefined becomes None.
+
+    `allow_loops` is for child processes: it admits templates with loops and raises the work limit.
+    `random` picks an index below a number; without it the filter `random` is refused.
+    """
+    value = evaluate(
+        template, names, now=now, strict=strict, allow_loops=allow_loops, warnings=warnings, random=random
+    )
+    return None if type(value) is Undefined else value
+
+
+def evaluate(template: Template, names: Mapping[str, object], **options: Any) -> object:
+    """As `render`, but an undefined value stays Undefined."""
+    if template.path is not None:
+        return _follow(template.path, names)
+    if template._program is None:
+        return template._value
+    return _run(template, names, **options)
+
+
+def _follow(path: tuple[str | int, ...], names: Mapping[str, object]) -> object:
+    root, *keys = path
+    try:
+        value = names[root]  # type: ignore[index]
+    except KeyError:
+        value = Undefined(str(root))
+    if type(value) not in SEEN_TYPES:
+        value = normalise(value)
+    if type(value) is AtomError:
+        value._fail()
+    text = ".".join(map(str, path))
+    for key in keys:
+        value = lookup(value, key, text)
+    return value if type(value) in _PLAIN_TYPES or type(value) is Undefined else plain(value)
+
+
+def _run(
+    template: Template,
+    names: Mapping[str, object],
+    *,
+    now: str | None = None,
+    strict: bool = False,
+    allow_loops: bool = False,
+    warnings: list[str] | None = None,
+    random: Callable[[int], int] | None = None,
+) -> object:
+    if template.needs_child and not allow_loops:
+        raise TemplateRefused("a template with loops or macros is rendered in a child process only")
+    known = _Names()
+    evaluation = Evaluation(
+        resolve=known.__getitem__,
+        now=now,
+        strict=strict,
+        in_child=allow_loops,
+        warnings=warnings,
+        random=random,
+    )
+    _look_up(template.roots, names, known, evaluation)
+    try:
+        result = template._program(evaluation)  # type: ignore[misc]
+        if template.kind == "text":
+            return _printed(result)
+        return result if type(result) is Undefined else evaluation.settle(result)
+    except NoetlError:
+        raise
+    except RecursionError as error:
+        raise TemplateFailed("the template or its data is nested too deeply") from error
+    except MemoryError as error:
+        raise TemplateRefused("the template needs too much memory") from error
+    except _EVALUATION_ERRORS as error:
+        raise TemplateFailed(_INTERNAL_NAME.sub(r"\1", str(error)) or type(error).__name__) from error
+
+
+class _Names(dict[str, object]):
+    """The values of a template's free names; what is not there is Jinja's `missing`."""
+
+    __slots__ = ()
+
+    def __missing__(self, _: str) -> object:
+        return missing
+
+
+def _look_up(
+    roots: frozenset[str], names: Mapping[str, object], known: _Names, evaluation: Evaluation
+) -> None:
+    for root in roots:
+        try:
+            value = names[root]
+        except KeyError:
+            continue
+        if type(value) in SEEN_TYPES:
+            known[root] = value
+        elif root == "token" and callable(value):
+            evaluation.token = value
+        else:
+            known[root] = normalise(value)
+
+
+def _printed(pieces: Any) -> str:
+    parts, chars = [], 0
+    for piece in pieces:
+        parts.append(piece)
+        chars += len(piece)
+        check_chars(chars)
+    return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledValue:
+    """Strings in nested mappings and lists are templates, keys are not.  Equal sources are equal values."""
+
+    source: object
+    roots: frozenset[str] = field(compare=False)
+    mentions: frozenset[tuple[str, ...]] = field(compare=False)
+    needs_child: bool = field(compare=False)
+    uses_random: bool = field(compare=False)
+    uses_now: bool = field(compare=False)
+    _shape: object = field(compare=False, repr=False)
+
+
+def compile_value(value: object) -> CompiledValue:
+    """Compile every string of a YAML value.  An error names the place inside the value."""
+    shape = _shape(value, "")
+    templates = list(_templates(shape))
+    return CompiledValue(
+        source=value,
+        roots=frozenset[str]().union(*(template.roots for template in templates)),
+        mentions=frozenset[tuple[str, ...]]().union(*(template.mentions for template in templates)),
+        needs_child=any(template.needs_child for template in templates),
+        uses_random=any(template.uses_random for template in templates),
+        uses_now=any(template.uses_now for template in templates),
+        _shape=shape,
+    )
+
+
+def render_value(value: CompiledValue, names: Mapping[str, object], **options: Any) -> object:
+    """The value with every template rendered, in fresh mappings and lists; options are those of `render`."""
+    return _rendered(value._shape, names, options)
+
+
+def _shape(value: object, place: str) -> object:
+    if isinstance(value, str):
+        try:
+            return compile_template(value)
+        except (TemplateInvalid, TemplateRefused) as error:
+            raise type(error)(f"{place.lstrip('.')}: {error}" if place else str(error)) from error
+    if isinstance(value, Mapping):
+        return {key: _shape(item, f"{place}.{key}") for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shape(item, f"{place}[{index}]") for index, item in enumerate(value)]
+    return normalise(value)
+
+
+def _templates(shape: object) -> Iterator[Template]:
+    if isinstance(shape, Template):
+        yield shape
+    elif isinstance(shape, dict | list):
+        for item in shape.values() if isinstance(shape, dict) else shape:
+            yield from _templates(item)
+
+
+def _rendered(shape: object, names: Mapping[str, object], options: dict[str, Any]) -> object:
+    if isinstance(shape, Template):
+        return render(shape, names, **options)
+    if isinstance(shape, dict):
+        return {key: _rendered(item, names, options) for key, item in shape.items()}
+    if isinstance(shape, list):
+        return [_rendered(item, names, options) for item in shape]
+    return shape

@@ -1,0 +1,1 @@
+"""The playbook language: documents, their model, the compiler and the static checks."""

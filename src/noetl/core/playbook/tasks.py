@@ -1,0 +1,255 @@
+"""`tool` in its four shapes → an ordered list of tasks with their policies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from noetl.core.playbook.document import Findings, Path, suggestion
+from noetl.core.playbook.model import Action, Rule, Task
+
+# Kinds of the language.  One that is not installed passes with a warning and fails with `unsupported` when it runs.
+LANGUAGE_KINDS = frozenset(
+    "spark python postgres http playbook duckdb noop workbook nats artifact transfer shell snowflake ducklake container"
+    " subscription script agent secrets gcs mcp gateway rhai wasm result_fetch playbooks iterator snowflake_transfer"
+    " task_sequence".split()
+)
+COMMON_KEYS = frozenset(
+    "kind name input args auth spec set output output_select timeout timeout_seconds retry desc".split()
+)
+SPEC_KEYS_KEPT = frozenset(("policy", "timeout", "result"))
+BACKOFFS = ("none", "fixed", "constant", "linear", "exponential")
+
+
+def read_tasks(
+    step: str,
+    tool: object,
+    step_input: Mapping[str, object],
+    path: Path,
+    findings: Findings,
+    kinds: frozenset[str],
+) -> tuple[Task, ...]:
+    if tool is None:
+        return (Task(label=f"{step}_task", kind="noop", config={}, input=step_input, set={}, rules=()),)
+    if isinstance(tool, dict) and "kind" in tool:
+        task = _read_task(step, f"{step}_task", tool, step_input, path, findings, kinds)
+        return (task,) if task else ()
+    if not isinstance(tool, list):
+        message = f"step {step!r}: tool must be a mapping with `kind`, or a list of such mappings"
+        findings.error("tool_shape", message, path, step=step)
+        return ()
+    if not tool:
+        findings.error("tool_empty", f"step {step!r}: the list of tools is empty", path, step=step)
+    tasks: list[Task] = []
+    labels: set[str] = set()
+    for number, entry in enumerate(tool):
+        named = _labelled(number, entry)
+        if named is None:
+            message = f"step {step!r}: task {number} has neither `kind` nor one label with a tool"
+            findings.error("tool_shape", message, (*path, number), step=step)
+            continue
+        label, config = named
+        if label in labels:
+            message = f"step {step!r}: the task label {label!r} is used twice"
+            findings.error("duplicate_label", message, (*path, number), step=step)
+        labels.add(label)
+        task = _read_task(step, label, config, step_input, (*path, number), findings, kinds)
+        if task:
+            tasks.append(task)
+    _check_jumps(step, tasks, path, findings)
+    return tuple(tasks)
+
+
+def _labelled(number: int, entry: object) -> tuple[str, dict[str, object]] | None:
+    if not isinstance(entry, dict):
+        return None
+    if "kind" in entry:
+        return str(entry.get("name") or f"task_{number}"), entry
+    if len(entry) == 1:
+        label, config = next(iter(entry.items()))
+        if isinstance(config, dict) and "kind" in config:
+            return label, config
+    return None
+
+
+def _check_jumps(step: str, tasks: list[Task], path: Path, findings: Findings) -> None:
+    labels = [task.label for task in tasks]
+    for number, task in enumerate(tasks):
+        for rule in task.rules:
+            if rule.to is not None and rule.to not in ("previous", "prev") and rule.to not in labels:
+                message = f"step {step!r}, task {task.label!r}: jump to unknown label {rule.to!r}"
+                findings.error(
+                    "unknown_label", message + suggestion(rule.to, labels), (*path, number), step=step
+                )
+
+
+def _read_task(
+    step: str,
+    label: str,
+    entry: Mapping[str, object],
+    step_input: Mapping[str, object],
+    path: Path,
+    findings: Findings,
+    kinds: frozenset[str],
+) -> Task | None:
+    where = f"step {step!r}, task {label!r}"
+    kind = _read_kind(where, entry["kind"], path, findings, kinds, step)
+    fields = _hoist(where, entry, path, findings, step)
+    for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
+        if key in fields:
+            findings.error(
+                "retired_task_key", f"{where}: {key!r} is retired, {hint}", (*path, key), step=step
+            )
+    task_input = fields.get("input")
+    if task_input is None and isinstance(fields.get("args"), dict):
+        findings.warn("deprecated_args", f"{where}: use input instead of args", (*path, "args"), step=step)
+        task_input = fields["args"]
+    for key, value in (("input", task_input), ("set", fields.get("set"))):
+        if value is not None and not isinstance(value, dict):
+            findings.error(f"{key}_shape", f"{where}: {key} must be a mapping", (*path, key), step=step)
+    spec = fields.get("spec")
+    policy = spec.get("policy") if isinstance(spec, dict) else None
+    rules, unmatched = _read_policy(where, policy, (*path, "spec", "policy"), findings, step)
+    if "retry" in fields:
+        message = f"{where}: tool-level retry is not supported by this release, use spec.policy.rules"
+        findings.error("unsupported", message, (*path, "retry"), step=step)
+    timeout, values = fields.get("timeout", fields.get("timeout_seconds")), fields.get("set")
+    return Task(
+        label=label,
+        kind=kind,
+        config={key: value for key, value in fields.items() if key not in COMMON_KEYS or key == "auth"},
+        input={**step_input, **(task_input if isinstance(task_input, dict) else {})},
+        set=values if isinstance(values, dict) else {},
+        rules=rules,
+        fails_unmatched=unmatched,
+        timeout=timeout,
+    )
+
+
+def _read_kind(
+    where: str, value: object, path: Path, findings: Findings, kinds: frozenset[str], step: str
+) -> str:
+    kind = str(value).lower()
+    place = (*path, "kind")
+    if kind not in LANGUAGE_KINDS and kind not in kinds:
+        hint = suggestion(kind, sorted(LANGUAGE_KINDS | kinds))
+        findings.error("unknown_kind", f"{where}: unknown tool kind {value!r}{hint}", place, step=step)
+    elif kind not in kinds:
+        message = f"{where}: tool kind {kind!r} is not available in this installation; running it fails"
+        findings.warn("unsupported_kind", message, place, step=step)
+    return kind
+
+
+def _hoist(
+    where: str, entry: Mapping[str, object], path: Path, findings: Findings, step: str
+) -> dict[str, object]:
+    """Tool fields that were written below `spec` belong to the tool."""
+    fields = dict(entry)
+    spec = entry.get("spec")
+    if not isinstance(spec, dict):
+        return fields
+    for key in spec:
+        if key not in SPEC_KEYS_KEPT:
+            message = f"{where}: {key!r} belongs to the tool, not to spec"
+            findings.warn("tool_field_in_spec", message, (*path, "spec", key), step=step)
+            fields.setdefault(key, spec[key])
+    if "timeout" in spec and not isinstance(spec["timeout"], dict):
+        fields.setdefault("timeout", spec["timeout"])
+    return fields
+
+
+def _read_policy(
+    where: str, policy: object, path: Path, findings: Findings, step: str
+) -> tuple[tuple[Rule, ...], bool | None]:
+    if policy is None:
+        return (), None
+    if not isinstance(policy, dict):
+        findings.error("policy_shape", f"{where}: spec.policy must be a mapping", path, step=step)
+        return (), None
+    entries = policy.get("rules", [])
+    if not isinstance(entries, list):
+        findings.error(
+            "policy_shape", f"{where}: spec.policy.rules must be a list", (*path, "rules"), step=step
+        )
+        entries = []
+    rules = []
+    for number, entry in enumerate(entries):
+        rule = _read_rule(where, entry, (*path, "rules", number), findings, step)
+        if rule is not None:
+            rules.append(rule)
+    unmatched = policy.get("on_unmatched")
+    if unmatched not in (None, "continue", "fail"):
+        findings.error("on_unmatched", f"{where}: unknown on_unmatched {unmatched!r}", path, step=step)
+    return tuple(rules), None if unmatched is None else unmatched == "fail"
+
+
+def _read_rule(where: str, entry: object, path: Path, findings: Findings, step: str) -> Rule | None:
+    if not isinstance(entry, dict) or not ({"when", "else", "then"} & set(entry)):
+        findings.error("rule_shape", f"{where}: a rule has `when` and `then`, or `else`", path, step=step)
+        return None
+    if "expr" in entry:
+        findings.error(
+            "rule_expr", f"{where}: rule key 'expr' is retired, use when", (*path, "expr"), step=step
+        )
+    when, then = entry.get("when"), entry.get("then")
+    if "else" in entry:
+        when = None
+        branch = entry["else"]
+        if isinstance(branch, dict) and "then" in branch:
+            then = branch["then"]
+        else:
+            findings.warn("else_shape", f"{where}: write else as `else: {{then: …}}`", path, step=step)
+            then = branch if isinstance(branch, dict) else then
+    elif when is None:
+        findings.error("rule_shape", f"{where}: a rule without `when` is written as `else`", path, step=step)
+    if when is not None and not isinstance(when, str | bool):
+        findings.error(
+            "rule_when", f"{where}: when must be an expression or a boolean", (*path, "when"), step=step
+        )
+        when = None
+    if not isinstance(then, dict):
+        findings.error("rule_shape", f"{where}: `then` must be a mapping", (*path, "then"), step=step)
+        return None
+    return _read_then(where, when, then, (*path, "then"), findings, step)
+
+
+def _read_then(
+    where: str, when: object, then: Mapping[str, object], path: Path, findings: Findings, step: str
+) -> Rule | None:
+    name = then.get("do")
+    if name is None:
+        findings.warn("rule_do", f"{where}: then.do is missing, continue is meant", path, step=step)
+        name = "continue"
+    if name not in set(Action):
+        hint = suggestion(str(name), [str(action) for action in Action])
+        findings.error("rule_do", f"{where}: unknown then.do {name!r}{hint}", (*path, "do"), step=step)
+        return None
+    action = Action(str(name))
+    to = then.get("to")
+    if action is Action.JUMP and not isinstance(to, str):
+        findings.error("jump_to", f"{where}: jump needs `to`, a task label", path, step=step)
+        return None
+    backoff = then.get("backoff")
+    if backoff is not None and backoff not in BACKOFFS:
+        findings.error("backoff", f"{where}: unknown backoff {backoff!r}", (*path, "backoff"), step=step)
+        backoff = None
+    values: dict[str, object] = {}
+    for key, prefix in (("set", ""), ("set_ctx", "ctx."), ("set_iter", "iter.")):
+        block = then.get(key)
+        if block is None:
+            continue
+        if not isinstance(block, dict):
+            findings.error("set_shape", f"{where}: {key} must be a mapping", (*path, key), step=step)
+            continue
+        if prefix:
+            findings.warn("deprecated_set", f"{where}: use set instead of {key}", (*path, key), step=step)
+        values.update({prefix + name: value for name, value in block.items()})
+    attempts = then.get("attempts", 3)
+    return Rule(
+        when=when,
+        do=action,
+        attempts=attempts,
+        backoff=str(backoff) if backoff else None,
+        delay=then.get("delay"),
+        to=to if action is Action.JUMP and isinstance(to, str) else None,
+        set=values,
+    )

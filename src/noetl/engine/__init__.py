@@ -1,0 +1,1 @@
+"""Use cases over ports: appending, deciding, dispatching, running pipelines.  No driver is imported here."""

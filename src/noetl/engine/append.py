@@ -1,0 +1,155 @@
+"""Group commit: callers hand in offers, one writer commits them together and answers everyone.
+
+Idle it adds no wait; under load one commit carries hundreds of events.  A poisoned offer fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from noetl.core.errors import (
+    AppendOverloaded,
+    EnvelopeInvalid,
+    ExecutionClosed,
+    NoetlError,
+    TransitionConflict,
+    VersionConflict,
+)
+from noetl.core.limits import APPEND_BATCH_EVENTS_MAX, APPEND_QUEUE_EVENTS_MAX
+from noetl.ports.ledger import Appended, AppendOutcome, Ledger, Offer
+
+_CONCURRENT_DUPLICATES_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    offer: Offer
+    answer: asyncio.Future[list[Appended]]
+
+    @property
+    def keys(self) -> set[tuple[int, str]]:
+        return {(sealed.event.execution_id, sealed.event.transition_key) for sealed in self.offer.events}
+
+
+class GroupAppender:
+    """`append` may be called by many; `run` is the one writer and belongs to the caller's task group."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._queue: deque[_Waiting] = deque()
+        self._queued_events = 0
+        self._wake = asyncio.Event()
+
+    async def append(self, offer: Offer) -> list[Appended]:
+        """Append the events of one offer, all or none.  Equal duplicates succeed with their old position."""
+        if self._queued_events + len(offer.events) > APPEND_QUEUE_EVENTS_MAX:
+            raise AppendOverloaded(
+                f"{self._queued_events} events are waiting to be appended: try again later"
+            )
+        answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Waiting(offer, answer))
+        self._queued_events += len(offer.events)
+        self._wake.set()
+        return await answer
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._commit(self._take())
+
+    def _take(self) -> list[_Waiting]:
+        """The next batch.  A key that is already in the batch waits for the next one, where it is found stored."""
+        batch: list[_Waiting] = []
+        keys: set[tuple[int, str]] = set()
+        events = 0
+        while self._queue and events < APPEND_BATCH_EVENTS_MAX:
+            waiting = self._queue[0]
+            own = waiting.keys
+            if batch and not keys.isdisjoint(own):
+                break
+            self._queue.popleft()
+            self._queued_events -= len(waiting.offer.events)
+            keys |= own
+            events += len(waiting.offer.events)
+            batch.append(waiting)
+        return batch
+
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        for _ in range(_CONCURRENT_DUPLICATES_MAX):
+            try:
+                outcome = await self._ledger.append([waiting.offer for waiting in batch])
+            except TransitionConflict as conflict:
+                # Another writer stored one of these keys after our snapshot: now it is found and left out.
+                last: NoetlError = conflict
+                continue
+            except EnvelopeInvalid as refused:
+                last = refused
+                break
+            except NoetlError as error:
+                _refuse(batch, error)
+                return
+            _answer(batch, outcome)
+            return
+        if len(batch) == 1:
+            _refuse(batch, last)
+            return
+        middle = len(batch) // 2
+        await self._commit(batch[:middle])
+        await self._commit(batch[middle:])
+
+
+def _refuse(batch: Sequence[_Waiting], error: NoetlError) -> None:
+    for waiting in batch:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(error)
+
+
+def _answer(batch: Sequence[_Waiting], outcome: AppendOutcome) -> None:
+    free = dict(outcome.first_positions)
+    number = 0
+    for waiting in batch:
+        offer = waiting.offer
+        numbers = range(number, number + len(offer.events))
+        number += len(offer.events)
+        error = _error_of(offer, numbers, outcome)
+        if error is not None:
+            _refuse([waiting], error)
+            continue
+        appended = []
+        for n in numbers:
+            left_out = outcome.left_out.get(n)
+            if left_out is not None:
+                assert left_out.position is not None
+                appended.append(Appended(left_out.position, is_duplicate=True))
+            else:
+                appended.append(Appended(free[offer.shard_id]))
+                free[offer.shard_id] += 1
+        if not waiting.answer.done():
+            waiting.answer.set_result(appended)
+
+
+def _error_of(offer: Offer, numbers: range, outcome: AppendOutcome) -> NoetlError | None:
+    """Why an offer was refused as a whole; None when it was appended or is an equal duplicate."""
+    for n, sealed in zip(numbers, offer.events, strict=True):
+        left_out = outcome.left_out.get(n)
+        if left_out is None:
+            continue
+        event = sealed.event
+        if left_out.position is not None:
+            if left_out.is_same:
+                continue
+            return TransitionConflict(
+                f"{event.transition_key} of execution {event.execution_id} is recorded with other content"
+            )
+        if left_out.is_closed:
+            return ExecutionClosed(
+                f"execution {event.execution_id} has ended: {event.transition_key} is refused"
+            )
+        return VersionConflict(
+            f"execution {event.execution_id} is at version {left_out.version}, not {offer.expected_version}"
+        )
+    return None

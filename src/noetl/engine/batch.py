@@ -1,0 +1,157 @@
+"""One commit of a decider in the making: events with their positions and everything derived from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from noetl.core.event import Draft, Event, Sealed, seal
+from noetl.core.execution.state import ExecutionState
+from noetl.core.reference import Payload
+from noetl.engine.states import Held
+from noetl.ports.clock import IdSource
+from noetl.ports.ledger import Advance, ExecutionRow, Fence, IdempotencyRow, QueuedCommand, ShardHead
+from noetl.ports.session import CommandMessage
+
+
+class Cause(NamedTuple):
+    """What every event that follows from one input has in common."""
+
+    execution_id: int
+    tenant_id: str
+    organization_id: str
+    shard_id: int
+    event_time: str
+    parent_execution_id: int | None = None
+
+
+class Delivery(NamedTuple):
+    session_id: int
+    message: CommandMessage
+
+
+@dataclass(slots=True)
+class Batch:
+    """Collects; `mark` and `roll_back` undo one input without touching the others."""
+
+    ids: IdSource
+    producer: str
+    heads: Mapping[int, ShardHead]
+    next_positions: dict[int, int] = field(default_factory=dict)
+    states: dict[int, Held] = field(default_factory=dict)
+    events: list[Sealed] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
+    queue: list[QueuedCommand] = field(default_factory=list)
+    claims: list[QueuedCommand] = field(default_factory=list)
+    dequeue: list[tuple[int, str]] = field(default_factory=list)
+    timers: list[tuple[int, str, int, str]] = field(default_factory=list)
+    timers_gone: list[tuple[int, str]] = field(default_factory=list)
+    executions: list[ExecutionRow] = field(default_factory=list)
+    idempotency: list[IdempotencyRow] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    touched_shards: set[int] = field(default_factory=set)
+
+    _LISTS = (
+        "events",
+        "payloads",
+        "queue",
+        "claims",
+        "dequeue",
+        "timers",
+        "timers_gone",
+        "executions",
+        "idempotency",
+        "deliveries",
+    )
+
+    def add(
+        self,
+        cause: Cause,
+        draft: Draft,
+        *,
+        stream_version: int,
+        causation_id: int | None,
+        idempotency_key: str | None = None,
+    ) -> Event:
+        """Seal a draft as the next event of its shard."""
+        shard_id = cause.shard_id
+        position = self.next_positions.get(shard_id) or self.heads[shard_id].next_position
+        event = Event(
+            execution_id=cause.execution_id,
+            event_id=self.ids.next_id(),
+            tenant_id=cause.tenant_id,
+            organization_id=cause.organization_id,
+            event_type=draft.event_type,
+            event_time=cause.event_time,
+            producer=self.producer,
+            transition_key=draft.transition_key,
+            correlation_id=str(cause.execution_id),
+            causation_id=causation_id,
+            idempotency_key=idempotency_key,
+            command_id=draft.command_id,
+            parent_execution_id=cause.parent_execution_id,
+            payload_ref=draft.payload_ref,
+            result=draft.result,
+            writes=draft.writes,
+            meta=draft.meta,
+            shard_id=shard_id,
+            position=position,
+            stream_version=stream_version,
+        )
+        self.events.append(seal(event))
+        self.next_positions[shard_id] = position + 1
+        self.touched_shards.add(shard_id)
+        return event
+
+    def keep(self, state: ExecutionState, shard_id: int, position: int) -> None:
+        self.states[state.execution_id] = Held(state, shard_id, position)
+
+    def mark(self) -> tuple[dict[str, int], dict[int, int], dict[int, Held]]:
+        sizes = {name: len(getattr(self, name)) for name in self._LISTS}
+        return sizes, dict(self.next_positions), dict(self.states)
+
+    def roll_back(self, mark: tuple[dict[str, int], dict[int, int], dict[int, Held]]) -> list[Delivery]:
+        """Undo to a mark; returns the deliveries whose slots were reserved and are free again."""
+        sizes, positions, states = mark
+        undone = self.deliveries[sizes["deliveries"] :]
+        for name, size in sizes.items():
+            del getattr(self, name)[size:]
+        self.next_positions, self.states = positions, states
+        return undone
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(getattr(self, name) for name in self._LISTS)
+
+    @property
+    def shards(self) -> set[int]:
+        """Every shard that this commit needs the fence of."""
+        queued = {row.shard_id for row in (*self.queue, *self.claims)}
+        shown = {row.shard_id for row in self.executions}
+        return self.touched_shards | queued | shown | {shard_id for _, _, shard_id, _ in self.timers}
+
+    def advance(self) -> Advance:
+        """Everything as one statement's arguments.  All events of these shards are decided by it."""
+        shards = sorted(self.shards)
+        fences = [
+            Fence(
+                shard_id=shard,
+                epoch=self.heads[shard].epoch,
+                next_position=self.heads[shard].next_position,
+                decided_position=self.next_positions.get(shard, self.heads[shard].next_position) - 1,
+            )
+            for shard in shards
+        ]
+        return Advance(
+            fences=fences,
+            events=self.events,
+            payloads=self.payloads,
+            queue=self.queue,
+            claims=self.claims,
+            dequeue=self.dequeue,
+            timers=self.timers,
+            timers_gone=self.timers_gone,
+            executions=self.executions,
+            idempotency=self.idempotency,
+        )

@@ -1,0 +1,288 @@
+"""The decider: the one writer of its shards.  Takes inputs, folds, decides for all of them, commits once, then answers
+everyone and hands claimed commands to their sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+
+from noetl.core.errors import (
+    EnvelopeInvalid,
+    ExecutionUnknown,
+    LeaseLost,
+    LedgerUnavailable,
+    NoetlError,
+    Terminal,
+    TransitionConflict,
+)
+from noetl.core.event import Event
+from noetl.core.execution.state import ExecutionState
+from noetl.core.playbook.compile import CompiledPlaybook
+from noetl.engine.batch import Batch
+from noetl.engine.inputs import FactInput, Input, RestoreInput, StartInput, Turn
+from noetl.engine.playbooks import Playbooks
+from noetl.engine.sessions import Sessions
+from noetl.engine.states import Held, States
+from noetl.engine.watch import Watchers
+from noetl.ports.clock import Clock, IdSource
+from noetl.ports.ledger import Ledger, ShardHead
+from noetl.ports.session import Fact
+
+BATCH_INPUTS_MAX = 128
+RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
+log = logging.getLogger("noetl.decider")
+
+
+@dataclass(slots=True)
+class _Waiting:
+    input: Input
+    answer: asyncio.Future[None]
+    is_uncertain: bool = False
+
+
+class Decider:
+    """`run` belongs to the caller's task group; every other method may be called from any task of the loop."""
+
+    def __init__(  # noqa: PLR0913 - the ports of the engine, wired once
+        self,
+        *,
+        ledger: Ledger,
+        states: States,
+        playbooks: Playbooks,
+        sessions: Sessions,
+        watchers: Watchers,
+        ids: IdSource,
+        clock: Clock,
+        producer: str,
+    ) -> None:
+        self._ledger = ledger
+        self._states = states
+        self._playbooks = playbooks
+        self._sessions = sessions
+        self._watchers = watchers
+        self._ids = ids
+        self._clock = clock
+        self._producer = producer
+        self._heads: dict[int, ShardHead] = {}
+        self._inputs: deque[_Waiting] = deque()
+        self._wake = asyncio.Event()
+        self._has_backlog = asyncio.Event()
+
+    @property
+    def has_backlog(self) -> asyncio.Event:
+        """Set when commands may wait in the queue while a slot is free."""
+        return self._has_backlog
+
+    def own(self, heads: list[ShardHead]) -> None:
+        self._heads = {head.shard_id: head for head in heads}
+
+    async def tell(self, one: Input) -> None:
+        """Apply one input and return when its consequences are committed."""
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._inputs.append(_Waiting(one, answer))
+        self._wake.set()
+        await answer
+
+    async def report(self, session_id: int, fact: Fact) -> None:
+        await self.tell(FactInput(execution_id=fact.execution_id, session_id=session_id, fact=fact))
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._inputs:
+                taken = [self._inputs.popleft() for _ in range(min(len(self._inputs), BATCH_INPUTS_MAX))]
+                await self._commit(taken)
+
+    # --- one commit ----------------------------------------------------------------------------------------
+
+    async def _commit(self, taken: list[_Waiting]) -> None:
+        """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away."""
+        tries = 0
+        while taken:
+            batch, taken = await self._decide(taken)
+            if not taken:
+                return
+            if batch.is_empty:
+                self._answer(taken)
+                return
+            try:
+                held = await self._ledger.advance(batch.advance())
+            except LedgerUnavailable as error:
+                log.warning(
+                    "commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)}
+                )
+                taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+            except (TransitionConflict, EnvelopeInvalid) as error:
+                self._release(batch)
+                if len(taken) == 1:
+                    _refuse(taken[0], error)
+                    return
+                for waiting in taken:
+                    await self._commit([waiting])
+                return
+            else:
+                if held >= batch.shards:
+                    self._done(batch, taken)
+                    return
+                # Someone appended meanwhile: look again and decide again.
+                taken += await self._recover(batch, taken, 0.0)
+            tries += 1
+
+    async def _decide(self, taken: list[_Waiting]) -> tuple[Batch, list[_Waiting]]:
+        """Fold and decide every input into one batch.  An input that is refused leaves no trace in it."""
+        batch = Batch(ids=self._ids, producer=self._producer, heads=self._heads)
+        now = self._clock.now()
+        kept = []
+        for waiting in taken:
+            one = waiting.input
+            try:
+                held, playbook = await self._load(batch, one)
+            except ExecutionUnknown as error:
+                _refuse(waiting, error)
+                continue
+            mark = batch.mark()
+            turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now)
+            try:
+                one.apply(turn, held)
+            except NoetlError as error:
+                for delivery in batch.roll_back(mark):
+                    self._sessions.unreserve(delivery.session_id)
+                if waiting.is_uncertain and isinstance(error, Terminal) and await self._is_recorded(one):
+                    _succeed(waiting)
+                else:
+                    _refuse(waiting, error)
+                continue
+            kept.append(waiting)
+        return batch, kept
+
+    async def _load(self, batch: Batch, one: Input) -> tuple[Held | None, CompiledPlaybook]:
+        held = batch.states.get(one.execution_id) or self._states.cached(one.execution_id)
+        if held is None:
+            try:
+                held = await self._states.load(one.execution_id)
+            except ExecutionUnknown:
+                if not isinstance(one, StartInput):
+                    raise
+        if held is None:
+            assert isinstance(one, StartInput)
+            reference = one.draft.meta["playbook"]
+            assert isinstance(reference, dict)
+        else:
+            reference = held.state.playbook
+        playbook = self._playbooks.cached(reference)
+        if playbook is None:
+            playbook = await self._playbooks.pinned(
+                reference, tenant_id=_owner(one, held)[0], organization_id=_owner(one, held)[1]
+            )
+        return held, playbook
+
+    def _done(self, batch: Batch, taken: list[_Waiting]) -> None:
+        for shard_id in batch.touched_shards:
+            head = self._heads[shard_id]
+            following = batch.next_positions.get(shard_id, head.next_position)
+            self._heads[shard_id] = ShardHead(shard_id, following, following - 1, head.epoch)
+        for execution_id, held in batch.states.items():
+            self._states.keep(execution_id, held)
+        for delivery in batch.deliveries:
+            self._sessions.deliver(delivery.session_id, delivery.message)
+        if any(row.session_id is None for row in batch.queue):
+            self._has_backlog.set()
+        self._answer(taken)
+        self._watchers.notify(batch.states)
+
+    def _answer(self, taken: list[_Waiting]) -> None:
+        for waiting in taken:
+            _succeed(waiting)
+
+    # --- trouble -------------------------------------------------------------------------------------------
+
+    def _release(self, batch: Batch) -> None:
+        for delivery in batch.deliveries:
+            self._sessions.unreserve(delivery.session_id)
+
+    async def _recover(self, batch: Batch, taken: list[_Waiting], wait_seconds: float) -> list[_Waiting]:
+        """Forget what was assumed and read again what is true, however long that takes.
+
+        Returns inputs that must go into the next commit: events that others appended and nobody decided, and the
+        executions of this batch, whose claims may have been committed without being delivered."""
+        self._release(batch)
+        uncertain = {*batch.states, *(waiting.input.execution_id for waiting in taken)}
+        for execution_id in uncertain:
+            self._states.drop(execution_id)
+        for waiting in taken:
+            waiting.is_uncertain = True
+        while True:
+            await asyncio.sleep(wait_seconds)
+            try:
+                undecided = await self._look_again()
+                break
+            except LedgerUnavailable:
+                wait_seconds = RETRY_SECONDS[-1]
+        loop = asyncio.get_running_loop()
+        restored = [
+            RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
+            for execution_id in sorted({*uncertain, *undecided})
+        ]
+        pending = {waiting.input for waiting in taken if isinstance(waiting.input, RestoreInput)}
+        return [_Waiting(one, _unheard(loop)) for one in restored if one not in pending]
+
+    async def _look_again(self) -> dict[int, list[Event]]:
+        """Read the heads of the owned shards; returns what was appended there and not decided, by execution."""
+        undecided: dict[int, list[Event]] = {}
+        for head in await self._ledger.heads():
+            known = self._heads.get(head.shard_id)
+            if known is None:
+                continue
+            if known.epoch != head.epoch:
+                raise LeaseLost(f"shard {head.shard_id} belongs to another process (epoch {head.epoch})")
+            self._heads[head.shard_id] = head
+            if head.decided_position < head.next_position - 1:
+                for event in await self._ledger.read_shard(
+                    head.shard_id, after_position=head.decided_position
+                ):
+                    undecided.setdefault(event.execution_id, []).append(event)
+                    self._states.drop(event.execution_id)
+        return undecided
+
+    async def _is_recorded(self, one: Input) -> bool:
+        """Whether the ledger already holds what an uncertain commit tried to write."""
+        if not isinstance(one, FactInput):
+            return False
+        events = await self._ledger.read_execution(one.execution_id)
+        return any(
+            event.command_id == one.fact.command_id
+            and event.event_type == one.fact.event_type
+            and event.meta.get("attempt") == one.fact.attempt
+            for event in events
+        )
+
+    def state_of(self, execution_id: int) -> ExecutionState | None:
+        held = self._states.cached(execution_id)
+        return held.state if held else None
+
+
+def _unheard(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
+    """An answer that nobody waits for; a refusal is not an unhandled error."""
+    future: asyncio.Future[None] = loop.create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+def _owner(one: Input, held: Held | None) -> tuple[str, str]:
+    if held is not None:
+        return held.state.tenant_id, held.state.organization_id
+    assert isinstance(one, StartInput)
+    return one.tenant_id, one.organization_id
+
+
+def _succeed(waiting: _Waiting) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_result(None)
+
+
+def _refuse(waiting: _Waiting, error: NoetlError) -> None:
+    if not waiting.answer.done():
+        waiting.answer.set_exception(error)

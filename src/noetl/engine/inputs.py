@@ -1,0 +1,357 @@
+"""What a decider can be told, and what each of them does to a commit in the making.  Synchronous and free of I/O:
+all that must be read was read before."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from noetl.core import event as kinds
+from noetl.core.codec import canonical_json
+from noetl.core.errors import ExecutionClosed, ExecutionUnknown, LeaseLost
+from noetl.core.event import Draft, Event
+from noetl.core.execution.context import command_body
+from noetl.core.execution.decide import decide
+from noetl.core.execution.evolve import evolve
+from noetl.core.execution.state import Command, CommandStatus, ExecutionState
+from noetl.core.limits import COMMAND_ATTEMPTS_MAX
+from noetl.core.playbook.compile import CompiledPlaybook
+from noetl.core.reference import Payload, Result
+from noetl.engine.batch import Batch, Cause, Delivery
+from noetl.engine.sessions import Sessions
+from noetl.engine.states import Held
+from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
+from noetl.ports.session import CommandMessage, Fact
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """What an input works on: the batch, the playbook of its execution, the sessions, the time."""
+
+    batch: Batch
+    playbook: CompiledPlaybook
+    sessions: Sessions
+    now: str
+
+    # --- following an event ------------------------------------------------------------------------------
+
+    def follow(self, held: Held, event: Event) -> None:
+        """Decide what comes after an event that the held state contains, and assign new commands."""
+        decision = decide(held.state, event, self.playbook)
+        cause = cause_of(held, event.event_time)
+        state, last = decision.state, event
+        for draft in decision.drafts:
+            last = self.batch.add(
+                cause, draft, stream_version=last.stream_version + 1, causation_id=event.event_id
+            )
+        if decision.drafts:
+            state = replace(state, last_event_id=last.event_id)
+        position = max(held.position, last.position)
+        for draft in decision.drafts:
+            if draft.event_type == kinds.COMMAND_ISSUED:
+                assert draft.command_id is not None
+                state, position = self.assign(state, cause, draft.command_id, position)
+        if state.is_terminal or held.state.version == 1:
+            self.batch.executions.append(execution_row(state, held.shard_id, position))
+        self.batch.keep(state, held.shard_id, position)
+
+    def assign(
+        self, state: ExecutionState, cause: Cause, command_id: str, position: int
+    ) -> tuple[ExecutionState, int]:
+        """Queue a command that nobody holds: claimed at once for a session with a free slot, else waiting."""
+        command = state.commands[command_id]
+        body = command_body(state, self.playbook, command)
+        session_id = self.sessions.reserve()
+        if session_id is not None:
+            attempt = command.attempt + 1
+            state, position = self.claim(state, cause, command, attempt, session_id, body)
+        else:
+            attempt = command.attempt
+        self.batch.queue.append(self.row(cause, command, attempt, session_id, body))
+        return state, position
+
+    def claim(
+        self,
+        state: ExecutionState,
+        cause: Cause,
+        command: Command,
+        attempt: int,
+        session_id: int,
+        body: Mapping[str, object],
+    ) -> tuple[ExecutionState, int]:
+        """Record a claim and plan its delivery for after the commit."""
+        draft = Draft(
+            event_type=kinds.COMMAND_CLAIMED,
+            transition_key=kinds.claimed_key(command.command_id, attempt),
+            command_id=command.command_id,
+            meta={"attempt": attempt, "session": str(session_id)},
+        )
+        event = self.batch.add(
+            cause, draft, stream_version=state.version + 1, causation_id=state.last_event_id
+        )
+        message = CommandMessage(
+            execution_id=cause.execution_id,
+            tenant_id=cause.tenant_id,
+            organization_id=cause.organization_id,
+            command_id=command.command_id,
+            attempt=attempt,
+            body=body,
+        )
+        self.batch.deliveries.append(Delivery(session_id, message))
+        return evolve(state, event), event.position
+
+    def row(
+        self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]
+    ) -> QueuedCommand:
+        tasks = self.playbook.steps[command.step].tasks
+        return QueuedCommand(
+            execution_id=cause.execution_id,
+            command_id=command.command_id,
+            shard_id=cause.shard_id,
+            tenant_id=cause.tenant_id,
+            organization_id=cause.organization_id,
+            tool_kind=tasks[0].kind if command.kind == "step" else command.kind,
+            attempt=attempt,
+            session_id=session_id,
+            body=canonical_json(body),
+        )
+
+    def record(
+        self, held: Held, draft: Draft, *, event_time: str, causation_id: int | None
+    ) -> tuple[Held, Event]:
+        """Append one draft to an execution and fold it."""
+        cause = cause_of(held, event_time)
+        event = self.batch.add(cause, draft, stream_version=held.state.version + 1, causation_id=causation_id)
+        held = Held(evolve(held.state, event), held.shard_id, event.position)
+        self.batch.states[event.execution_id] = held
+        return held, event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartInput:
+    """A new execution."""
+
+    execution_id: int
+    shard_id: int
+    tenant_id: str
+    organization_id: str
+    draft: Draft
+    payloads: tuple[Payload, ...]
+    idempotency: IdempotencyRow | None = None
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        if held is not None:
+            return
+        cause = Cause(self.execution_id, self.tenant_id, self.organization_id, self.shard_id, turn.now)
+        key = self.idempotency.idempotency_key if self.idempotency else None
+        event = turn.batch.add(cause, self.draft, stream_version=1, causation_id=None, idempotency_key=key)
+        turn.batch.payloads.extend(self.payloads)
+        if self.idempotency is not None:
+            turn.batch.idempotency.append(self.idempotency)
+        turn.follow(Held(evolve(None, event), self.shard_id, event.position), event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactInput:
+    """A worker's word about a command it holds."""
+
+    execution_id: int
+    session_id: int
+    fact: Fact
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        fact = self.fact
+        turn.sessions.finish(self.session_id, fact.execution_id, fact.command_id)
+        if held is None:
+            raise ExecutionUnknown(f"there is no execution {fact.execution_id}")
+        if held.state.is_terminal:
+            raise ExecutionClosed(f"execution {fact.execution_id} has ended: a late fact is refused")
+        command = held.state.commands.get(fact.command_id)
+        if command is None or command.attempt != fact.attempt or command.status is not CommandStatus.CLAIMED:
+            raise LeaseLost(
+                f"attempt {fact.attempt} of {fact.command_id} is not the one that holds the command"
+            )
+        turn.batch.payloads.extend(fact.payloads)
+        turn.batch.dequeue.append((fact.execution_id, fact.command_id))
+        draft = _fact_draft(command, fact, turn.now)
+        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        if fact.event_type == kinds.TASK_WAITING:
+            for name, due_at in held.state.timers.items():
+                turn.batch.timers.append((fact.execution_id, name, held.shard_id, due_at))
+        turn.follow(held, event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimerInput:
+    """A timer whose due time has passed."""
+
+    execution_id: int
+    name: str
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        turn.batch.timers_gone.append((self.execution_id, self.name))
+        if held is None or held.state.is_terminal or self.name not in held.state.timers:
+            if held is not None:
+                turn.batch.touched_shards.add(held.shard_id)
+            return
+        draft = Draft(
+            event_type=kinds.TIMER_FIRED,
+            transition_key=kinds.timer_key(self.name),
+            meta={"name": self.name},
+        )
+        before = held.state.commands
+        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        state, position = held.state, held.position
+        for command in held.state.commands.values():
+            was = before.get(command.command_id)
+            if (
+                was is not None
+                and was.status is CommandStatus.WAITING
+                and command.status is CommandStatus.ISSUED
+            ):
+                cause = cause_of(held, turn.now)
+                state, position = turn.assign(state, cause, command.command_id, position)
+        turn.batch.keep(state, held.shard_id, position)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimInput:
+    """A waiting command of the queue, for whichever session has a free slot."""
+
+    execution_id: int
+    row: QueuedCommand
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        row = self.row
+        command = held.state.commands.get(row.command_id) if held is not None else None
+        if (
+            held is None
+            or held.state.is_terminal
+            or command is None
+            or command.status is CommandStatus.WAITING
+        ):
+            # The ledger knows better than the queue: nothing is left to do for this row.
+            turn.batch.dequeue.append((row.execution_id, row.command_id))
+            turn.batch.touched_shards.add(row.shard_id)
+            return
+        if turn.sessions.holds(row.execution_id, row.command_id, command.attempt):
+            return
+        if command.attempt >= COMMAND_ATTEMPTS_MAX:
+            self._give_up(turn, held, command)
+            return
+        session_id = turn.sessions.reserve()
+        if session_id is None:
+            return
+        cause = cause_of(held, turn.now)
+        attempt = command.attempt + 1
+        body = command_body(held.state, turn.playbook, command)
+        state, position = turn.claim(held.state, cause, command, attempt, session_id, body)
+        turn.batch.claims.append(replace(row, attempt=attempt, session_id=session_id))
+        turn.batch.keep(state, held.shard_id, position)
+
+    def _give_up(self, turn: Turn, held: Held, command: Command) -> None:
+        """A command that ended its worker again and again ends itself."""
+        error = {
+            "kind": "unknown",
+            "code": "attempts_exhausted",
+            "retryable": False,
+            "message": f"{command.command_id} was claimed {command.attempt} times and never finished",
+        }
+        draft = Draft(
+            event_type=kinds.COMMAND_FAILED,
+            transition_key=kinds.terminal_key(command.command_id),
+            command_id=command.command_id,
+            meta={"step": command.step, "attempt": command.attempt},
+            result=Result(status="error", context={"error": error}).to_json(),
+        )
+        turn.batch.dequeue.append((held.state.execution_id, command.command_id))
+        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        turn.follow(held, event)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreInput:
+    """An open execution after a start: what the ledger says is open must be in the queue and among the timers."""
+
+    execution_id: int
+    undecided: tuple[Event, ...] = ()
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        if held is None or held.state.is_terminal:
+            return
+        for event in self.undecided:
+            turn.follow(turn.batch.states.get(self.execution_id, held), event)
+        held = turn.batch.states.get(self.execution_id, held)
+        state, position = held.state, held.position
+        cause = cause_of(held, turn.now)
+        for name, due_at in state.timers.items():
+            turn.batch.timers.append((self.execution_id, name, held.shard_id, due_at))
+        queued = {row.command_id for row in turn.batch.queue if row.execution_id == self.execution_id}
+        for command in held.state.commands.values():
+            if command.status is CommandStatus.WAITING or command.command_id in queued:
+                continue
+            if turn.sessions.holds(self.execution_id, command.command_id, command.attempt):
+                continue
+            body = command_body(state, turn.playbook, command)
+            turn.batch.queue.append(turn.row(cause, command, command.attempt, None, body))
+        turn.batch.keep(state, held.shard_id, position)
+
+
+Input = StartInput | FactInput | TimerInput | ClaimInput | RestoreInput
+
+
+def cause_of(held: Held, event_time: str) -> Cause:
+    state = held.state
+    return Cause(
+        state.execution_id,
+        state.tenant_id,
+        state.organization_id,
+        held.shard_id,
+        event_time,
+        state.parent_execution_id,
+    )
+
+
+def _fact_draft(command: Command, fact: Fact, now: str) -> Draft:
+    meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
+    if fact.event_type == kinds.TASK_WAITING:
+        number = command.waits + 1
+        delay = fact.meta["delay_seconds"]
+        assert isinstance(delay, int | float)
+        key = kinds.waiting_key(command.command_id, number)
+        meta |= {"n": number, "due_at": later(now, delay)}
+    else:
+        key = kinds.terminal_key(command.command_id)
+    return Draft(
+        event_type=fact.event_type,
+        transition_key=key,
+        command_id=command.command_id,
+        meta=meta,
+        result=fact.result,
+        writes=fact.writes,
+        payload_ref=fact.payload_ref,
+    )
+
+
+def later(now: str, seconds: float) -> str:
+    moment = datetime.datetime.fromisoformat(now) + datetime.timedelta(seconds=seconds)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def execution_row(state: ExecutionState, shard_id: int, position: int) -> ExecutionRow:
+    return ExecutionRow(
+        execution_id=state.execution_id,
+        tenant_id=state.tenant_id,
+        organization_id=state.organization_id,
+        shard_id=shard_id,
+        path=state.path,
+        playbook_digest=str(state.playbook.get("sha256")),
+        status=str(state.status),
+        started_at=state.started_at,
+        ended_at=state.ended_at,
+        last_step=state.last_step,
+        last_event_id=state.last_event_id,
+        applied_position=position,
+        parent_execution_id=state.parent_execution_id,
+    )

@@ -1,0 +1,117 @@
+"""The outcome of a task and of a pipeline: what templates see, what the ledger gets, which atoms travel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noetl.core.codec import canonical_bytes
+from noetl.core.errors import EnvelopeInvalid, Failure
+from noetl.core.expression import Atom, OutputView, evaluate_atom, plain, view_of
+from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
+
+_RETRYABLE = frozenset(
+    "connection timeout rate_limit server_error db_connection db_deadlock db_timeout missing_reference".split()
+)
+
+
+def error_document(failure: Failure) -> dict[str, object]:
+    """A failure as playbooks see it (dsl §8.4)."""
+    return {
+        "kind": failure.kind,
+        "retryable": failure.retryable or failure.kind in _RETRYABLE,
+        "code": failure.code,
+        "message": failure.message[:ERROR_MESSAGE_CHARS_MAX],
+        "status": failure.status,
+        "status_code": failure.status,
+        "http_status": failure.status,
+        "retry_after": failure.retry_after,
+        "pg_code": None,
+        "exception_type": failure.exception_type,
+        "details": failure.details or None,
+    }
+
+
+def recorded_error(failure: Failure) -> dict[str, object]:
+    """A failure as the ledger keeps it: bounded, without the absent facts."""
+    document: dict[str, object] = {
+        "kind": failure.kind,
+        "code": failure.code,
+        "status": failure.status,
+        "retryable": failure.retryable or failure.kind in _RETRYABLE,
+        "message": failure.message[:ERROR_MESSAGE_CHARS_MAX],
+    }
+    if failure.exception_type:
+        document["exception_type"] = failure.exception_type
+    return document
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    """One execution of one task."""
+
+    value: object
+    failure: Failure | None
+    attempt: int
+    duration_ms: float
+    started_at: str
+    traceback: str | None = None
+    facts: Mapping[str, object] | None = None
+
+    def output(self) -> OutputView:
+        """`output` in policy rules and in the fields of the next task."""
+        error = error_document(self.failure) if self.failure else None
+        facts: Mapping[str, Any] = self.facts or {}
+        python = None
+        if self.failure is not None and self.failure.kind == "python":
+            python = {
+                "exception_type": self.failure.exception_type,
+                "message": self.failure.message,
+                "traceback": self.traceback,
+            }
+        return OutputView(
+            status="error" if self.failure else "ok",
+            data=self.value,
+            error=error,
+            http=facts.get("http"),
+            pg=facts.get("pg"),
+            py=python,
+            meta={"attempt": self.attempt, "duration_ms": self.duration_ms, "started_at": self.started_at},
+        )
+
+    def view(self) -> object:
+        """What later tasks see under the label."""
+        if self.failure is None:
+            return view_of(self.value)
+        base = self.value if isinstance(self.value, dict) else {}
+        return view_of({**base, "status": "error", "error": error_document(self.failure)})
+
+
+def atom_document(atoms: tuple[Atom, ...], names: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Every atom of a step, evaluated where the data is: a value, undefined, an error, an alias or `too big`."""
+    document: dict[str, dict[str, object]] = {}
+    total = 0
+    for atom in atoms:
+        entry, size = _atom(atom, names, ATOMS_BYTES_MAX - total)
+        document[atom.key] = entry
+        total += size
+    return document
+
+
+def _atom(atom: Atom, names: Mapping[str, object], room: int) -> tuple[dict[str, object], int]:
+    outcome = evaluate_atom(atom, names)
+    if outcome[0] == "undefined":
+        return {"u": 1}, 8
+    if outcome[0] == "error":
+        return {"e": str(outcome[1])[:200]}, 64
+    value = plain(outcome[1])
+    try:
+        size = len(canonical_bytes(value))
+    except EnvelopeInvalid:
+        return {"b": 1}, 8
+    if size <= min(ATOM_BYTES_MAX, room):
+        return {"v": value}, size
+    if atom.bare_path is not None and atom.step:
+        return {"a": list(atom.bare_path)}, 64
+    return {"b": 1}, 8

@@ -1,0 +1,422 @@
+"""The interpreter of a step's task pipeline: fields rendered just before each task, policy after it.
+
+It reports facts and never chooses the next step."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
+from noetl.core.execution.evolve import nested
+from noetl.core.expression import CompiledValue, Template, is_true, plain, render, render_value, view_of
+from noetl.core.limits import (
+    PIPELINE_TASKS_MAX,
+    RETRY_WAIT_IN_WORKER_SECONDS_MAX,
+    RETRY_WAIT_SECONDS_MAX,
+    TASK_TIMEOUT_SECONDS_DEFAULT,
+    TEMPLATE_SECONDS_MAX,
+    WARNINGS_MAX,
+)
+from noetl.core.playbook.compile import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
+from noetl.core.playbook.model import Action
+from noetl.engine.names import plain_context
+from noetl.engine.outcome import TaskOutcome
+from noetl.ports.clock import Clock
+from noetl.ports.session import CommandMessage
+from noetl.ports.tool import Renderer, Tool, ToolCall
+
+# For these tools the keys of `input` are arguments, not names of the templates around them.
+_INPUT_IS_PRIVATE = frozenset(("python", "playbook", "workbook"))
+_LOG_TASKS_MAX = 20
+# A tool keeps its own time limit; this one catches a tool that does not.
+TOOL_GRACE_SECONDS = 30.0
+
+
+@dataclass(slots=True)
+class Wait:
+    """A retry that is too far away to hold a slot for."""
+
+    delay_seconds: float
+    task: str
+
+
+@dataclass(slots=True)
+class Run:
+    """The memory of one pipeline run; what a resume point keeps and gives back."""
+
+    index: int = 0
+    attempts: dict[str, int] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    results: dict[str, object] = field(default_factory=dict)
+    failures: dict[str, dict[str, object]] = field(default_factory=dict)
+    scopes: dict[str, dict[str, object]] = field(
+        default_factory=lambda: {"iter": {}, "step": {}, "local": {}}
+    )
+    writes: list[dict[str, object]] = field(default_factory=list)
+    executed: int = 0
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            name: getattr(self, name)
+            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed")
+        }
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a pipeline ended."""
+
+    run: Run
+    failure: Failure | None = None
+    wait: Wait | None = None
+    last: TaskOutcome | None = None
+    tasks: list[dict[str, object]] = field(default_factory=list)
+    stdout: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+class _Stop(Exception):
+    """The pipeline is over."""
+
+    def __init__(self, failure: Failure | None = None, wait: Wait | None = None) -> None:
+        super().__init__()
+        self.failure = failure
+        self.wait = wait
+
+
+class Pipeline:
+    """One run of one step's tasks."""
+
+    def __init__(  # noqa: PLR0913 - one run's dependencies
+        self,
+        *,
+        message: CommandMessage,
+        playbook: CompiledPlaybook,
+        step: CompiledStep,
+        names: dict[str, object],
+        tools: Mapping[str, Tool],
+        renderer: Renderer,
+        clock: Clock,
+        run: Run,
+    ) -> None:
+        self._message = message
+        self._playbook = playbook
+        self._step = step
+        self._names = names
+        self._tools = tools
+        self._renderer = renderer
+        self._clock = clock
+        self._ended = Ended(run)
+        self._run = run
+
+    async def perform(self) -> Ended:
+        self._restore_names()
+        try:
+            while self._run.index < len(self._step.tasks):
+                await self._one(self._step.tasks[self._run.index])
+        except _Stop as stop:
+            self._ended.failure, self._ended.wait = stop.failure, stop.wait
+        return self._ended
+
+    def _restore_names(self) -> None:
+        run = self._run
+        self._names["iter"] = {**_mapping(self._names.get("iter")), **run.scopes["iter"]}
+        self._names["step"] = run.scopes["step"]
+        self._names["results"] = dict(run.results)
+        self._names["_prev"] = run.results[run.order[-1]] if run.order else None
+        self._names.update({label: view_of(value) for label, value in run.results.items()})
+        self._names.update(run.scopes["local"])
+
+    # --- one task ------------------------------------------------------------------------------------------
+
+    async def _one(self, task: CompiledTask) -> None:
+        run = self._run
+        run.executed += 1
+        if run.executed > PIPELINE_TASKS_MAX:
+            raise _Stop(
+                Failure(
+                    kind="policy",
+                    code="pipeline_runaway",
+                    message=f"more than {PIPELINE_TASKS_MAX:,} task runs",
+                )
+            )
+        attempt = run.attempts.get(task.label, 0) + 1
+        run.attempts[task.label] = attempt
+        outcome = await self._call(task, attempt)
+        self._ended.last = outcome
+        self._remember(task, outcome)
+        rule = await self._matching(task, outcome)
+        if rule is not None:
+            await self._assign(rule.sets, task)
+        action = self._action(task, rule, outcome)
+        if action is Action.RETRY:
+            assert rule is not None
+            await self._retry(task, rule, outcome, attempt)
+            return
+        if action is Action.FAIL:
+            raise _Stop(
+                outcome.failure or Failure(kind="policy", message=f"a rule of task {task.label!r} said fail")
+            )
+        if task.sets:
+            self._names["output"] = self._names["outcome"] = outcome.view()
+            await self._assign(task.sets, task)
+            self._names["output"] = self._names["outcome"] = outcome.output()
+        if action is Action.BREAK:
+            raise _Stop
+        if action is Action.JUMP:
+            assert rule is not None
+            assert rule.to is not None
+            run.index = rule.to
+        else:
+            run.index += 1
+
+    async def _call(self, task: CompiledTask, attempt: int) -> TaskOutcome:
+        names = self._names
+        names["_task"], names["_attempt"] = task.label, attempt
+        names.pop("error", None)
+        started, started_at = self._clock.monotonic(), self._clock.now()
+        value: object = None
+        failure, facts, traceback = None, None, None
+        try:
+            call = await self._prepare(task)
+            tool = self._tools.get(task.kind)
+            if tool is None:
+                message = f"tool kind {task.kind!r} is not available in this installation"
+                raise ToolFailed(Failure(kind="unsupported", message=message))  # noqa: TRY301
+            async with asyncio.timeout(call.timeout_seconds + TOOL_GRACE_SECONDS):
+                result = await tool.run(call)
+            value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
+            if result.stdout:
+                self._ended.stdout += result.stdout
+        except ToolFailed as error:
+            value, failure = error.data, error.failure
+        except TemplateFailed as error:
+            failure = Failure(kind="template", code=error.code, message=self._place(task, str(error)))
+        except TimeoutError:
+            failure = Failure(kind="timeout", message=f"task {task.label!r} did not end in time")
+        except NoetlError as error:
+            failure = Failure(kind="unknown", code=error.code, message=self._place(task, str(error)))
+        outcome = TaskOutcome(
+            value=value,
+            failure=failure,
+            attempt=attempt,
+            duration_ms=round((self._clock.monotonic() - started) * 1000, 3),
+            started_at=started_at,
+            traceback=traceback,
+            facts=facts,
+        )
+        self._log(task, outcome)
+        return outcome
+
+    def _place(self, task: CompiledTask, message: str) -> str:
+        return f"step {self._step.name!r}, task {task.label!r}: {message}"
+
+    async def _prepare(self, task: CompiledTask) -> ToolCall:
+        """Render the task's input and fields against the running context."""
+        names = self._names
+        task_input = _mapping(await self._value(task.input, task, "input"))
+        names["input"] = task_input
+        scope: Mapping[str, object] = names
+        if task.kind not in _INPUT_IS_PRIVATE and task_input:
+            scope = {**task_input, **names}
+        fields: dict[str, object] = {}
+        for name, compiled in task.fields.items():
+            if name in task.lenient and not self._is_renderable(compiled, scope):
+                fields[name] = compiled.source
+            else:
+                fields[name] = await self._value(compiled, task, name, scope)
+        timeout = await self._timeout(task)
+        wants_context = task.kind == "python" and "context" in str(fields.get("code", ""))
+        return ToolCall(
+            fields=fields,
+            input=task_input,
+            names={},
+            context=plain_context(self._names) if wants_context else None,
+            timeout_seconds=timeout,
+            tenant_id=self._message.tenant_id,
+            organization_id=self._message.organization_id,
+            execution_id=self._message.execution_id,
+            step=self._step.name,
+            label=task.label,
+        )
+
+    def _is_renderable(self, compiled: CompiledValue, names: Mapping[str, object]) -> bool:
+        """Program text is a template only when every name it reads exists."""
+        missing = [root for root in compiled.roots if root not in names and root not in ("now", "range")]
+        if missing:
+            self._warn(f"code is run as it is: {', '.join(sorted(missing))} not defined")
+        return bool(compiled.roots) and not missing
+
+    async def _timeout(self, task: CompiledTask) -> float:
+        default = self._playbook.playbook.task_timeout_seconds or TASK_TIMEOUT_SECONDS_DEFAULT
+        if task.timeout is None:
+            return default
+        return _seconds(await self._value(task.timeout, task, "timeout"), default)
+
+    # --- policy --------------------------------------------------------------------------------------------
+
+    def _remember(self, task: CompiledTask, outcome: TaskOutcome) -> None:
+        run, names = self._run, self._names
+        if task.label not in run.order or run.order[-1] != task.label:
+            if task.label in run.order:
+                run.order.remove(task.label)
+            run.order.append(task.label)
+        run.results[task.label] = outcome.value if outcome.failure is None else plain(outcome.view())
+        names[task.label] = outcome.view()
+        names["results"] = {**_mapping(names.get("results")), task.label: outcome.view()}
+        names["_prev"] = outcome.value
+        names["output"] = names["outcome"] = outcome.output()
+        if outcome.failure is not None:
+            names["error"] = plain(outcome.output()["error"])
+
+    async def _matching(self, task: CompiledTask, outcome: TaskOutcome) -> CompiledRule | None:
+        del outcome
+        for rule in task.rules:
+            if rule.when is None:
+                return rule
+            try:
+                if is_true(await self._render(rule.when, self._names)):
+                    return rule
+            except TemplateFailed as error:
+                self._warn(self._place(task, f"a rule's condition failed: {error}"))
+        return None
+
+    @staticmethod
+    def _action(task: CompiledTask, rule: CompiledRule | None, outcome: TaskOutcome) -> Action:
+        if rule is not None:
+            return rule.do
+        if task.fails_unmatched is not None and task.rules:
+            return Action.FAIL if task.fails_unmatched else Action.CONTINUE
+        return Action.FAIL if outcome.failure is not None else Action.CONTINUE
+
+    async def _retry(
+        self, task: CompiledTask, rule: CompiledRule, outcome: TaskOutcome, attempt: int
+    ) -> None:
+        """Wait and run the task again, or fail when the attempts are used up."""
+        allowed = await self._value(rule.attempts, task, "attempts")
+        limit = (
+            int(allowed) if isinstance(allowed, int | float | str) and str(allowed).strip().isdigit() else 3
+        )
+        if attempt >= limit:
+            raise _Stop(
+                outcome.failure
+                or Failure(kind="policy", message=f"task {task.label!r} was tried {attempt} times")
+            )
+        explicit = None if rule.delay is None else _seconds(await self._value(rule.delay, task, "delay"), 1.0)
+        delay = retry_delay(rule.backoff, explicit, attempt)
+        if outcome.failure is not None and outcome.failure.retry_after is not None:
+            delay = min(max(delay, outcome.failure.retry_after), RETRY_WAIT_SECONDS_MAX)
+        if delay > RETRY_WAIT_IN_WORKER_SECONDS_MAX:
+            raise _Stop(wait=Wait(delay, task.label))
+        if delay > 0:
+            await asyncio.sleep(delay)
+
+    # --- values --------------------------------------------------------------------------------------------
+
+    async def _assign(self, sets: tuple[Assignment, ...], task: CompiledTask) -> None:
+        """All values of one block are rendered before any is written."""
+        block = []
+        for assignment in sets:
+            try:
+                value = plain(await self._value(assignment.value, task, "set"))
+                block.append((assignment, value))
+            except TemplateFailed as error:
+                self._warn(self._place(task, f"set {'.'.join(assignment.path)}: {error}"))
+        for assignment, value in block:
+            self._write(assignment, value)
+
+    def _write(self, assignment: Assignment, value: object) -> None:
+        names, path = self._names, assignment.path
+        if assignment.scope == "ctx":
+            context = nested(names.get("ctx"), path, value)
+            names["ctx"] = context
+            names[path[0]] = context[path[0]]
+            self._run.writes.append({"path": list(path), "v": value})
+            return
+        scope = nested(self._run.scopes[assignment.scope], path, value)
+        self._run.scopes[assignment.scope] = scope
+        if assignment.scope == "local":
+            names[path[0]] = scope[path[0]]
+        else:
+            names[assignment.scope] = {**_mapping(names.get(assignment.scope)), **scope}
+
+    async def _value(
+        self,
+        value: CompiledValue,
+        task: CompiledTask,
+        name: str,
+        names: Mapping[str, object] | None = None,
+    ) -> Any:
+        try:
+            return await self._render(value, self._names if names is None else names)
+        except TemplateFailed as error:
+            raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
+
+    async def _render(self, value: CompiledValue | Template, names: Mapping[str, object]) -> object:
+        strict = self._playbook.playbook.strict_templates
+        if value.needs_child:
+            chosen = {root: plain(names[root]) for root in value.roots if root in names}
+            return await self._renderer.render(
+                value.source,
+                chosen,
+                now=self._clock.now(),
+                timeout_seconds=TEMPLATE_SECONDS_MAX,
+                tenant=self._message.tenant_id,
+                organization=self._message.organization_id,
+            )
+        warnings = self._ended.warnings if len(self._ended.warnings) < WARNINGS_MAX else None
+        if isinstance(value, Template):
+            return render(value, names, now=self._clock.now(), strict=strict, warnings=warnings)
+        return plain(render_value(value, names, now=self._clock.now(), strict=strict, warnings=warnings))
+
+    def _warn(self, message: str) -> None:
+        if len(self._ended.warnings) < WARNINGS_MAX:
+            self._ended.warnings.append(message)
+
+    def _log(self, task: CompiledTask, outcome: TaskOutcome) -> None:
+        if len(self._ended.tasks) < _LOG_TASKS_MAX:
+            entry: dict[str, object] = {"task": task.label, "ms": outcome.duration_ms}
+            if outcome.attempt > 1:
+                entry["attempt"] = outcome.attempt
+            if outcome.failure is not None:
+                entry["error"] = outcome.failure.kind
+            self._ended.tasks.append(entry)
+
+
+def retry_delay(backoff: str | None, explicit: float | None, failed_attempts: int) -> float:
+    """Seconds before the next attempt (dsl §5.2)."""
+    if backoff in (None, "none"):
+        delay = explicit or 0.0
+    elif backoff == "linear":
+        delay = (1.0 if explicit is None else explicit) * failed_attempts
+    elif backoff == "exponential":
+        delay = (1.0 if explicit is None else explicit) * 2.0 ** min(failed_attempts - 1, 30)
+    else:
+        delay = 1.0 if explicit is None else explicit
+    return min(max(delay, 0.0), RETRY_WAIT_SECONDS_MAX)
+
+
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(value: object, default: float) -> float:
+    """A number of seconds, or text such as `30s`, `5m`."""
+    if isinstance(value, bool) or value is None:
+        return default
+    if isinstance(value, int | float):
+        return float(value) if math.isfinite(value) and value >= 0 else default
+    text = str(value).strip()
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    try:
+        number = float(text.removesuffix(unit))
+    except ValueError as error:
+        raise ToolFailed(Failure(kind="config", message=f"{text!r} is not a time in seconds")) from error
+    return number * _UNITS.get(unit, 1.0)
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return dict(value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,71 @@
+"""Execution states by id: a read-through cache over the ledger.  Dropping it changes latency, never a result."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from noetl.core.errors import ExecutionUnknown
+from noetl.core.execution.evolve import evolve
+from noetl.core.execution.state import ExecutionState
+from noetl.ports.ledger import Ledger
+
+CACHE_STATES_MAX = 2_000
+PAGE_EVENTS = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A state with the shard that its execution was created in and the position it was folded to."""
+
+    state: ExecutionState
+    shard_id: int
+    position: int
+
+
+class States:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._cache: OrderedDict[int, Held] = OrderedDict()
+
+    def cached(self, execution_id: int) -> Held | None:
+        held = self._cache.get(execution_id)
+        if held is not None:
+            self._cache.move_to_end(execution_id)
+        return held
+
+    async def load(self, execution_id: int) -> Held:
+        """The state folded from the ledger, from the cache when it is there."""
+        held = self.cached(execution_id)
+        if held is None:
+            held = await self.fold(execution_id)
+            self.keep(execution_id, held)
+        return held
+
+    async def fold(self, execution_id: int) -> Held:
+        state: ExecutionState | None = None
+        position, shard_id = 0, 0
+        while True:
+            events = await self._ledger.read_execution(
+                execution_id, after_position=position, limit=PAGE_EVENTS
+            )
+            for event in events:
+                state = evolve(state, event)
+                position, shard_id = event.position, event.shard_id
+            if len(events) < PAGE_EVENTS:
+                break
+        if state is None:
+            raise ExecutionUnknown(f"there is no execution {execution_id}")
+        return Held(state, shard_id, position)
+
+    def keep(self, execution_id: int, held: Held) -> None:
+        self._cache[execution_id] = held
+        self._cache.move_to_end(execution_id)
+        while len(self._cache) > CACHE_STATES_MAX:
+            self._cache.popitem(last=False)
+
+    def drop(self, execution_id: int) -> None:
+        self._cache.pop(execution_id, None)
+
+    def clear(self) -> None:
+        self._cache.clear()

@@ -1,0 +1,54 @@
+"""Waiting for an execution to change, without polling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+
+class Watchers:
+    def __init__(self) -> None:
+        self._waiting: dict[int, set[asyncio.Event]] = {}
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def notify(self, execution_ids: Iterable[int]) -> None:
+        if not self._waiting:
+            return
+        for execution_id in execution_ids:
+            for event in self._waiting.get(execution_id, ()):
+                event.set()
+
+    def watch(self, execution_id: int) -> Watch:
+        return Watch(self._waiting, execution_id)
+
+
+class Watch:
+    """`with watchers.watch(id) as watch:` then look, then `await watch.changed(…)`: no change is missed between."""
+
+    def __init__(self, waiting: dict[int, set[asyncio.Event]], execution_id: int) -> None:
+        self._waiting = waiting
+        self._execution_id = execution_id
+        self._event = asyncio.Event()
+
+    def __enter__(self) -> Watch:
+        self._waiting.setdefault(self._execution_id, set()).add(self._event)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        events = self._waiting.get(self._execution_id)
+        if events is not None:
+            events.discard(self._event)
+            if not events:
+                del self._waiting[self._execution_id]
+
+    async def changed(self, timeout_seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._event.wait()
+        except TimeoutError:
+            return False
+        self._event.clear()
+        return True

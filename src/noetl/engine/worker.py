@@ -1,0 +1,290 @@
+"""A worker: takes commands from its session, runs them, reports facts.  It knows nothing of routing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from noetl.core import event as kinds
+from noetl.core.errors import (
+    EnvelopeInvalid,
+    ExecutionClosed,
+    Failure,
+    LeaseLost,
+    NoetlError,
+    TemplateFailed,
+)
+from noetl.core.expression import plain, render
+from noetl.core.limits import ATOM_BYTES_MAX, TEMPLATE_SECONDS_MAX
+from noetl.core.playbook.compile import CompiledPlaybook, CompiledStep
+from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
+from noetl.core.codec import canonical_bytes
+from noetl.engine.names import NameBuilder, pipeline_result
+from noetl.engine.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.payloads import Payloads
+from noetl.engine.pipeline import Ended, Pipeline, Run
+from noetl.engine.playbooks import Playbooks
+from noetl.ports.clock import Clock
+from noetl.ports.session import CommandMessage, Fact, WorkerSession
+from noetl.ports.tool import Renderer, Tool
+
+log = logging.getLogger("noetl.worker")
+
+
+class Worker:
+    """`run` belongs to the caller's task group and lives as long as the session."""
+
+    def __init__(
+        self,
+        *,
+        session: WorkerSession,
+        playbooks: Playbooks,
+        payloads: Payloads,
+        tools: Mapping[str, Tool],
+        renderer: Renderer,
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._playbooks = playbooks
+        self._payloads = payloads
+        self._names = NameBuilder(payloads)
+        self._tools = tools
+        self._renderer = renderer
+        self._clock = clock
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                message = await self._session.next_command()
+                group.create_task(self._perform(message))
+
+    async def _perform(self, message: CommandMessage) -> None:
+        started = self._clock.monotonic()
+        try:
+            fact = await self._fact(message, started)
+        except NoetlError as error:
+            fact = _failed(message, Failure(kind="unknown", code=error.code, message=str(error)))
+        except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
+            log.exception("command failed unexpectedly", extra={"event": "command.defect"})
+            fact = _failed(
+                message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}")
+            )
+        try:
+            await self._session.report(fact)
+        except (LeaseLost, ExecutionClosed) as error:
+            log.warning("late fact refused", extra={"event": "fact.refused", "reason": str(error)})
+        except EnvelopeInvalid as error:
+            await self._session.report(
+                _failed(message, Failure(kind="config", code=error.code, message=str(error)))
+            )
+
+    async def _fact(self, message: CommandMessage, started: float) -> Fact:
+        body: Any = message.body
+        playbook = await self._playbooks.pinned(
+            body["playbook"], tenant_id=message.tenant_id, organization_id=message.organization_id
+        )
+        step = playbook.steps[body["step"]]
+        names = await self._names.build(message, spec=playbook.playbook.spec)
+        if body["kind"] == "evaluate":
+            return await self._evaluate(message, playbook, names, str(body["expression"]))
+        resume = body.get("resume")
+        run = Run()
+        if resume is not None:
+            saved = await self._payloads.read_json(
+                resume, tenant_id=message.tenant_id, organization_id=message.organization_id
+            )
+            run = Run(**saved)
+        pipeline = Pipeline(
+            message=message,
+            playbook=playbook,
+            step=step,
+            names=names,
+            tools=self._tools,
+            renderer=self._renderer,
+            clock=self._clock,
+            run=run,
+        )
+        ended = await pipeline.perform()
+        if ended.wait is not None:
+            return await self._waiting(message, ended)
+        return await self._finished(message, step, ended, started)
+
+    async def _waiting(self, message: CommandMessage, ended: Ended) -> Fact:
+        assert ended.wait is not None
+        payload = await self._keep(message, ended.run.to_json(), MEDIA_JSON)
+        return Fact(
+            execution_id=message.execution_id,
+            command_id=message.command_id,
+            attempt=message.attempt,
+            event_type=kinds.TASK_WAITING,
+            writes=ended.run.writes or None,
+            meta={"delay_seconds": ended.wait.delay_seconds, "task": ended.wait.task},
+            payload_ref=payload.reference.to_json(),
+            payloads=[payload],
+        )
+
+    async def _finished(
+        self, message: CommandMessage, step: CompiledStep, ended: Ended, started: float
+    ) -> Fact:
+        """Persist the result, evaluate the atoms against it, and say how the step ended."""
+        run, failure = ended.run, ended.failure
+        if step.is_pipeline:
+            value: object = pipeline_result(run.order, run.results)
+            kept: object = {"order": run.order, "results": run.results}
+            media_type = MEDIA_PIPELINE
+        else:
+            value = kept = ended.last.value if ended.last is not None else None
+            media_type = MEDIA_JSON
+        payloads: list[Payload] = []
+        reference = None
+        if failure is None or kept is not None:
+            payload = await self._keep(message, kept, media_type)
+            payloads.append(payload)
+            reference = payload.reference
+        context: dict[str, object] = {}
+        if step.atoms:
+            context["atoms"] = atom_document(step.atoms, _atom_names(step.name, value, ended))
+        if failure is not None:
+            context["error"] = recorded_error(failure)
+        meta: dict[str, object] = {
+            "duration_ms": round((self._clock.monotonic() - started) * 1000, 3),
+            "tasks": ended.tasks,
+        }
+        if ended.warnings:
+            meta["warnings"] = ended.warnings
+        for name, text in (
+            ("stdout", ended.stdout),
+            ("traceback", ended.last.traceback if ended.last else None),
+        ):
+            if text:
+                note = await self._keep_text(message, text)
+                payloads.append(note)
+                meta[name] = note.reference.to_json()
+        return Fact(
+            execution_id=message.execution_id,
+            command_id=message.command_id,
+            attempt=message.attempt,
+            event_type=kinds.COMMAND_FAILED if failure is not None else kinds.COMMAND_COMPLETED,
+            result=Result(
+                status="error" if failure is not None else "ok", reference=reference, context=context
+            ).to_json(),
+            writes=run.writes or None,
+            meta=meta,
+            payloads=payloads,
+        )
+
+    async def _evaluate(
+        self, message: CommandMessage, playbook: CompiledPlaybook, names: dict[str, object], key: str
+    ) -> Fact:
+        """Compute one expression of the router where the data is."""
+        template = playbook.expressions[key].template
+        own = names["steps"]
+        assert isinstance(own, dict)
+        step = str(message.body["step"])
+        names.update(_completing_names(own.get(step)))
+        payloads: list[Payload] = []
+        result = Result(status="ok")
+        try:
+            if template.needs_child:
+                value = await self._renderer.render(
+                    template.source,
+                    {root: plain(names[root]) for root in template.roots if root in names},
+                    now=self._clock.now(),
+                    timeout_seconds=TEMPLATE_SECONDS_MAX,
+                    tenant=message.tenant_id,
+                    organization=message.organization_id,
+                )
+            else:
+                value = plain(render(template, names, now=self._clock.now()))
+            if len(canonical_bytes(value)) <= ATOM_BYTES_MAX:
+                result = Result(status="ok", context={"value": value})
+            else:
+                payload = await self._keep(message, value, MEDIA_JSON)
+                payloads.append(payload)
+                result = Result(status="ok", reference=payload.reference)
+        except TemplateFailed as error:
+            failure = Failure(kind="template", code=error.code, message=str(error))
+            result = Result(status="error", context={"error": recorded_error(failure)})
+        return Fact(
+            execution_id=message.execution_id,
+            command_id=message.command_id,
+            attempt=message.attempt,
+            event_type=kinds.COMMAND_COMPLETED,
+            result=result.to_json(),
+            payloads=payloads,
+        )
+
+    async def _keep(self, message: CommandMessage, value: object, media_type: str) -> Payload:
+        return await self._payloads.keep_json(
+            value,
+            tenant_id=message.tenant_id,
+            organization_id=message.organization_id,
+            media_type=media_type,
+        )
+
+    async def _keep_text(self, message: CommandMessage, text: str) -> Payload:
+        return await self._payloads.keep(
+            text.encode("utf-8", "replace"),
+            tenant_id=message.tenant_id,
+            organization_id=message.organization_id,
+            media_type=MEDIA_TEXT,
+        )
+
+
+def _atom_names(step: str, value: object, ended: Ended) -> dict[str, object]:
+    """The completing step under its own name and as `output`."""
+    failure = ended.failure
+    last = ended.last
+    outcome = TaskOutcome(
+        value=value,
+        failure=failure,
+        attempt=last.attempt if last else 1,
+        duration_ms=last.duration_ms if last else 0.0,
+        started_at=last.started_at if last else "",
+        traceback=last.traceback if last else None,
+        facts=last.facts if last else None,
+    )
+    output = outcome.output()
+    view = outcome.view()
+    error = plain(output["error"]) if failure is not None else None
+    return {
+        step: view,
+        "steps": {step: view},
+        "output": output,
+        "outcome": output,
+        "result": view,
+        "response": view,
+        "error": error,
+    }
+
+
+def _completing_names(view: object) -> dict[str, object]:
+    """`output` and its companions for an expression that is evaluated after the fact."""
+    value = plain(view)
+    failed = isinstance(value, dict) and value.get("status") == "error" and "error" in value
+    error = value.get("error") if failed and isinstance(value, dict) else None
+    output = {
+        "status": "error" if failed else "ok",
+        "data": value,
+        "result": value,
+        "response": value,
+        "error": error,
+        **(
+            {}
+            if not isinstance(value, dict)
+            else {k: v for k, v in value.items() if k not in ("status", "error")}
+        ),
+    }
+    return {"output": output, "outcome": output, "result": view, "response": view, "error": error}
+
+
+def _failed(message: CommandMessage, failure: Failure) -> Fact:
+    return Fact(
+        execution_id=message.execution_id,
+        command_id=message.command_id,
+        attempt=message.attempt,
+        event_type=kinds.COMMAND_FAILED,
+        result=Result(status="error", context={"error": recorded_error(failure)}).to_json(),
+    )

@@ -1,0 +1,1 @@
+"""Ports: the small protocols between the engine and the world."""

@@ -1,0 +1,19 @@
+"""Immutable bytes by content address."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from noetl.core.reference import Payload, Reference
+
+
+class PayloadStore(Protocol):
+    """Bytes that are durable before the event that names them."""
+
+    async def put(self, payload: Payload) -> None:
+        """Make the bytes durable.  Putting the same content twice is one object."""
+        ...
+
+    async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
+        """The bytes, verified against the digest.  Raises PayloadMissing or PayloadCorrupt."""
+        ...

@@ -1,0 +1,52 @@
+"""The command queue and the timers: tables derived from events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
+
+
+@dataclass(frozen=True, slots=True)
+class DueTimer:
+    execution_id: int
+    name: str
+    shard_id: int
+
+
+class Queue(Protocol):
+    """Reads of the derived tables; their writes travel with the commit that causes them."""
+
+    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
+        """Commands that nobody holds and that are due, best first."""
+        ...
+
+    async def release_all(self, *, except_sessions: Sequence[int]) -> int:
+        """Give back what dead sessions hold."""
+        ...
+
+    async def commands_of(self, execution_id: int) -> list[QueuedCommand]: ...
+
+    async def due_timers(self, *, limit: int) -> list[DueTimer]: ...
+
+    async def next_due_in(self) -> float | None:
+        """Seconds until the next timer by the database's clock; None without timers."""
+        ...
+
+
+class Executions(Protocol):
+    """The projection that lists and status views read."""
+
+    async def find(
+        self, execution_id: int, *, tenant_id: str, organization_id: str
+    ) -> ExecutionRow | None: ...
+
+    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]: ...
+
+    async def open_ids(self) -> list[int]: ...
+
+    async def idempotent(
+        self, *, tenant_id: str, organization_id: str, idempotency_key: str
+    ) -> IdempotencyRow | None: ...

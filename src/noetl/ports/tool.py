@@ -1,0 +1,71 @@
+"""Tools: plugins that perform a task of one kind.  Found through the entry point group `noetl.tools`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from noetl.core.errors import Failure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCall:
+    """One call: rendered fields and input, and who asks."""
+
+    fields: Mapping[str, object]
+    input: Mapping[str, object]
+    names: Mapping[str, object]
+    context: Mapping[str, object] | None
+    timeout_seconds: float
+    tenant_id: str
+    organization_id: str
+    execution_id: int
+    step: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """What a tool returned.  With a failure, `value` is what it could still give."""
+
+    value: object = None
+    failure: Failure | None = None
+    stdout: str = ""
+    traceback: str | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolSettings:
+    """What a tool may need to know when it is made."""
+
+    python_children: int
+    python_memory_bytes: int
+
+
+class Tool(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+    async def start(self) -> None: ...
+
+    async def run(self, call: ToolCall) -> ToolResult: ...
+
+    async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Renderer(Protocol):
+    """Renders templates with loops under a time limit, outside the worker's process."""
+
+    async def render(
+        self,
+        source: object,
+        names: Mapping[str, object],
+        *,
+        now: str | None,
+        timeout_seconds: float,
+        tenant: str,
+        organization: str,
+    ) -> object: ...

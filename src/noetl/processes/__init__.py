@@ -1,0 +1,1 @@
+"""Processes: what runs.  They wire the engine to sockets, signals and locks."""

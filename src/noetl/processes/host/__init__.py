@@ -1,0 +1,1 @@
+"""The host: the one process per home that owns the engine and that every command line speaks to."""

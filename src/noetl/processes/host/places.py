@@ -1,0 +1,49 @@
+"""Where a host's files are: its lock, its socket, its log."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from noetl.core.errors import HostUnavailable
+
+# A Unix socket's path may have 107 bytes; keep a reserve for other systems.
+SOCKET_PATH_BYTES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    home: Path
+    lock: Path
+    socket: Path
+    log: Path
+
+
+def places_of(home: Path) -> Places:
+    socket = home / "host.sock"
+    if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
+        digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
+        socket = Path(tempfile.gettempdir()) / f"noetl-{os.geteuid()}-{digest}" / "host.sock"
+    return Places(home, home / "host.lock", socket, home / "host.log")
+
+
+def make_home(places: Places) -> None:
+    """The home and the socket's folder, private.  A folder in the shared temporary directory must be ours."""
+    try:
+        places.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        places.socket.parent.mkdir(mode=0o700, exist_ok=True)
+        found = places.socket.parent.lstat()
+    except OSError as error:
+        raise HostUnavailable(
+            f"cannot make the home {places.home}: {error.strerror}; set NOETL_HOME to a folder you may write"
+        ) from error
+    if places.socket.parent != places.home and (
+        stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077
+    ):
+        raise HostUnavailable(
+            f"{places.socket.parent} is not a private folder of this user: remove it and try again"
+        )

@@ -1,0 +1,1 @@
+"""Tools: one module or package per kind, behind the `Tool` port."""

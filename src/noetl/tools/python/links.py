@@ -1,0 +1,261 @@
+"""The worker's two kinds of connection: one to the zygote, one to each child.  Callbacks only, no tasks.
+
+What arrives from a child is written by user code and not believed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from noetl.core.errors import Failure
+from noetl.tools.python import wire
+from noetl.tools.python.zygote import MESSAGE_BYTES_MAX, ZygoteSettings
+
+Key = tuple[str, str]
+"""Tenant and organization."""
+
+
+class Call:
+    """One request under way in a child."""
+
+    __slots__ = ("future", "ticket", "timer")
+
+    def __init__(
+        self, future: asyncio.Future[bytes | Failure], timer: asyncio.TimerHandle, ticket: bytes
+    ) -> None:
+        self.future = future
+        self.timer = timer
+        self.ticket = ticket
+
+    def finish(self, result: bytes | Failure) -> None:
+        self.timer.cancel()
+        if not self.future.done():
+            self.future.set_result(result)
+
+
+class ChildLink:
+    """The worker's view of one child."""
+
+    __slots__ = (
+        "_loop",
+        "_on_answer",
+        "_on_lost",
+        "_reader",
+        "_socket",
+        "_unsent",
+        "call",
+        "is_dying",
+        "key",
+        "number",
+        "pid",
+        "tasks",
+    )
+
+    def __init__(
+        self,
+        number: int,
+        sock: socket.socket,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        on_answer: Callable[[ChildLink, bytes], None],
+        on_lost: Callable[[ChildLink], None],
+    ) -> None:
+        self.number = number
+        self.pid = 0
+        self.key: Key | None = None
+        self.call: Call | None = None
+        self.tasks = 0
+        self.is_dying = False
+        self._socket = sock
+        self._loop = loop
+        self._on_answer = on_answer
+        self._on_lost = on_lost
+        self._reader = wire.FrameReader()
+        self._unsent = memoryview(b"")
+        sock.setblocking(False)
+        loop.add_reader(sock.fileno(), self.receive)
+
+    def send(self, frame: bytes) -> None:
+        """At once as far as the socket takes it; the child always reads a whole request before it runs."""
+        self._unsent = memoryview(frame)
+        self._send_more()
+        if self._unsent:
+            self._loop.add_writer(self._socket.fileno(), self._send_rest)
+
+    def receive(self) -> None:
+        """Also called when the child has exited, because its last answer may still be in the socket."""
+        while self._socket.fileno() >= 0:
+            size = self._reader.wants_bytes
+            try:
+                data = self._socket.recv(size)
+                payload = self._reader.feed(data) if data else None
+            except (BlockingIOError, InterruptedError):
+                return
+            except (OSError, wire.FrameInvalid):
+                data, payload = b"", None
+            if payload is not None:
+                self._on_answer(self, payload)
+            elif not data:
+                self.close()
+                self._on_lost(self)
+            if len(data) < size:
+                return
+
+    def close(self) -> None:
+        descriptor = self._socket.fileno()
+        if descriptor >= 0:
+            self._loop.remove_reader(descriptor)
+            self._loop.remove_writer(descriptor)
+            self._socket.close()
+        self._unsent = memoryview(b"")
+
+    def _send_more(self) -> None:
+        try:
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._unsent = memoryview(b"")  # the reader sees the end of the connection and reports it
+
+    def _send_rest(self) -> None:
+        self._send_more()
+        if not self._unsent:
+            self._loop.remove_writer(self._socket.fileno())
+
+
+class ZygoteLink:
+    """A running zygote."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        directory: str,
+        memory_bytes_max: int,
+        result_bytes_max: int,
+        on_message: Callable[[dict[str, Any]], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            settings = ZygoteSettings(
+                control_fd=theirs.fileno(),
+                worker_pid=os.getpid(),
+                directory=directory,
+                memory_bytes_max=memory_bytes_max,
+                result_bytes_max=result_bytes_max,
+            )
+            self._process = subprocess.Popen(
+                [
+                    sys.executable,
+                    "-P",
+                    "-X",
+                    "utf8",
+                    "-m",
+                    "noetl.tools.python.zygote",
+                    json.dumps(asdict(settings)),
+                ],
+                pass_fds=(theirs.fileno(),),
+                env=_environment(),
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self.pid = self._process.pid
+        self._control.setblocking(False)
+        loop.add_reader(self._control.fileno(), self._receive)
+
+    def fork(self, number: int) -> socket.socket | None:
+        """Our end of the connection to a new child, if there can be one."""
+        try:
+            ours, theirs = socket.socketpair()
+        except OSError:
+            return None  # no descriptors left
+        with theirs:
+            try:
+                socket.send_fds(self._control, [json.dumps({"fork": number}).encode()], [theirs.fileno()])
+            except OSError:
+                ours.close()
+                self.kill_itself()  # it is gone or stuck
+                return None
+        return ours
+
+    def kill(self, number: int) -> None:
+        try:
+            self._control.send(json.dumps({"kill": number}).encode())
+        except OSError:
+            self.kill_itself()  # it is gone or stuck; its children do not outlive it
+
+    def kill_itself(self) -> None:
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        """Hang up.  The zygote then ends all children and itself."""
+        descriptor = self._control.fileno()
+        if descriptor >= 0:
+            self._loop.remove_reader(descriptor)
+            self._control.close()
+
+    async def wait(self, *, seconds_max: float) -> int | None:
+        """Its exit status, after hanging up; killed when it takes too long."""
+        if self._process.poll() is not None:
+            return self._process.returncode
+        ended: asyncio.Future[None] = self._loop.create_future()
+        handle = os.pidfd_open(self._process.pid)
+        self._loop.add_reader(handle, _resolve, ended)
+        try:
+            async with asyncio.timeout(seconds_max):
+                await ended
+        except TimeoutError:
+            self.kill_itself()
+        finally:
+            self._loop.remove_reader(handle)
+            os.close(handle)
+        return self._process.wait(timeout=1.0)
+
+    def _receive(self) -> None:
+        while self._control.fileno() >= 0:
+            try:
+                message = self._control.recv(MESSAGE_BYTES_MAX)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                message = b""
+            if not message:
+                self.close()
+                self._on_lost()
+                return
+            self._on_message(json.loads(message))
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _environment() -> dict[str, str]:
+    """What the zygote needs to start; it forgets it before it forks."""
+    # Each thread of user code would otherwise reserve 64 MB of the address space that a task may use.
+    environment = {"MALLOC_ARENA_MAX": "2"}
+    package_root = os.path.dirname(
+        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    )
+    if package_root != sysconfig.get_path("purelib"):
+        environment["PYTHONPATH"] = package_root
+    return environment

@@ -1,0 +1,226 @@
+"""The worker's pool of child processes for user Python and for templates with loops.
+
+Turns tasks into requests and answers into outcomes.  No user code runs in this process, and what a child
+answers is checked like any data from outside.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from noetl.core import limits
+from noetl.core.errors import Failure, TemplateFailed, TemplateInvalid, TemplateRefused
+from noetl.core.expression import plain
+from noetl.tools.python import wire
+from noetl.tools.python.links import ChildLink, Key
+from noetl.tools.python.namespace import needs_context
+from noetl.tools.python.roster import PoolStats, Roster, RosterSettings
+
+# Anything that is not plain data, a view of a result for example, is sent as the plain data behind it.
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain).encode
+
+_TEMPLATE_ERRORS: dict[str | None, type[TemplateFailed | TemplateInvalid]] = {
+    error.code: error for error in (TemplateFailed, TemplateInvalid, TemplateRefused)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonTask:
+    """User code and what it is given."""
+
+    code: str
+    input: Mapping[str, object]
+    names: Mapping[str, object]
+    """Loop names; an input of the same name wins."""
+    context: Mapping[str, object] | None
+    """Sent only if `namespace.needs_context(code)`, so build it only then."""
+    libs: Mapping[str, object]
+    env: Mapping[str, str]
+    timeout_seconds: float
+    """Counted from the moment a child takes the task, without the time in the queue."""
+    filename: str
+    """Shown in tracebacks."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOutcome:
+    value: object
+    failure: Failure | None
+    traceback: str | None
+    stdout: str
+    """What the code wrote to its standard output and error, the beginning of it."""
+    stdout_truncated_chars: int
+    pid: int
+    """The child; 0 when the task reached none."""
+    seconds: float
+    left_behind: str | None
+    """What the code left behind, so that its child cannot be used again."""
+
+
+class ChildPool:
+    """Bound to the event loop that starts it."""
+
+    def __init__(
+        self,
+        *,
+        children_max: int = limits.PYTHON_CHILDREN_MAX,
+        memory_bytes_max: int = limits.PYTHON_MEMORY_BYTES_MAX,
+        tasks_per_child_max: int = limits.PYTHON_CHILD_TASKS_MAX,
+        result_bytes_max: int = limits.RESULT_BYTES_MAX,
+        warm: int = 1,
+    ) -> None:
+        assert children_max >= 1
+        assert 0 <= warm <= children_max
+        assert tasks_per_child_max >= 1
+        assert 0 < result_bytes_max <= limits.RESULT_BYTES_MAX
+        self._settings = RosterSettings(
+            children_max=children_max,
+            warm=warm,
+            tasks_per_child_max=tasks_per_child_max,
+            memory_bytes_max=memory_bytes_max,
+            result_bytes_max=result_bytes_max,
+        )
+        self._roster: Roster | None = None
+
+    async def start(self) -> None:
+        """Start the zygote and ask for the warm children.  Does not wait for them; the first task does."""
+        self._started()
+
+    async def close(self) -> None:
+        """End everything, at most a few seconds later.  Tasks under way fail with kind `cancelled`."""
+        if self._roster is not None:
+            await self._roster.close()
+
+    def stats(self) -> PoolStats:
+        if self._roster is None:
+            return PoolStats(children=0, idle=0, waiting=0, forked_total=0, recycled_total=0)
+        return self._roster.stats()
+
+    async def run(
+        self, task: PythonTask, *, tenant: str = "default", organization: str = "default"
+    ) -> TaskOutcome:
+        """Run user code in a child.  Failures of the code are in the outcome; nothing is raised for them."""
+        request: dict[str, object] = {
+            "kind": "run",
+            "filename": task.filename,
+            "input": task.input,
+        }
+        for name in ("names", "libs", "env"):
+            if value := getattr(task, name):
+                request[name] = value
+        if task.context and needs_context(task.code):
+            request["context"] = task.context
+        return await self._call(task.code, request, task.timeout_seconds, (tenant, organization))
+
+    async def render(
+        self,
+        source: object,
+        names: Mapping[str, object],
+        *,
+        now: str | None,
+        timeout_seconds: float,
+        tenant: str = "default",
+        organization: str = "default",
+    ) -> object:
+        """Render a template that may loop.
+
+        Raises TemplateInvalid, TemplateFailed, or TemplateRefused for limits, time included.
+        """
+        request = {"kind": "render", "source": source, "names": names, "now": now}
+        outcome = await self._call("", request, timeout_seconds, (tenant, organization))
+        failure = outcome.failure
+        if failure is None:
+            return outcome.value
+        if failure.kind == "timeout":
+            raise TemplateRefused(f"the template took longer than {timeout_seconds:g} s")
+        raise _TEMPLATE_ERRORS.get(failure.code, TemplateFailed)(failure.message)
+
+    def _started(self) -> Roster:
+        if self._roster is None:
+            self._roster = Roster(self._settings, asyncio.get_running_loop())
+            self._roster.fill()
+        return self._roster
+
+    async def _call(
+        self, code: str, request: dict[str, object], timeout_seconds: float, key: Key
+    ) -> TaskOutcome:
+        roster = self._started()
+        try:
+            payload = wire.join_request(code, _encode(request))
+            header = wire.header(wire.TICKET_BYTES + len(payload))
+        except (ValueError, TypeError, RecursionError, TemplateFailed) as error:
+            return _outcome(_invalid("INPUT_INVALID", f"the input cannot be given to the code: {error}"))
+        child = await roster.acquire(key)
+        if not isinstance(child, ChildLink):
+            return _outcome(child)
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        answer = await roster.exchange(child, (header, payload), timeout_seconds)
+        return _outcome(answer, pid=child.pid, seconds=loop.time() - started)
+
+
+def _outcome(answer: bytes | Failure, *, pid: int = 0, seconds: float = 0.0) -> TaskOutcome:
+    reply: dict[str, Any] = {}
+    failure: Failure | None = None
+    if isinstance(answer, Failure):
+        failure = answer
+    else:
+        try:
+            reply = _checked(wire.decode(memoryview(answer)[wire.ANSWER_PREFIX_BYTES :]))
+            failure = _failure(reply["failure"]) if "failure" in reply else None
+        except wire.FrameInvalid as error:
+            reply, failure = (
+                {},
+                _invalid("RESULT_INVALID", f"the answer of the Python process is wrong: {error}"),
+            )
+    return TaskOutcome(
+        value=reply.get("value"),
+        failure=failure,
+        traceback=reply.get("traceback"),
+        stdout=reply.get("stdout", ""),
+        stdout_truncated_chars=reply.get("dropped", 0),
+        pid=pid,
+        seconds=seconds,
+        left_behind=reply.get("left_behind"),
+    )
+
+
+_MEMBERS: dict[str, tuple[type, ...]] = {
+    "value": (object,),
+    "failure": (dict,),
+    "traceback": (str, type(None)),
+    "stdout": (str,),
+    "dropped": (int,),
+    "left_behind": (str,),
+}
+
+
+def _checked(reply: object) -> dict[str, Any]:
+    """User code can write to the socket itself, so the shape of an answer is not certain."""
+    if not isinstance(reply, dict) or ("value" in reply) == ("failure" in reply):
+        raise wire.FrameInvalid("it has another shape")
+    for name, member in reply.items():
+        if name not in _MEMBERS or not isinstance(member, _MEMBERS[name]):
+            raise wire.FrameInvalid("it has another shape")
+    return reply
+
+
+def _failure(reply: dict[str, Any]) -> Failure:
+    try:
+        failure = Failure(**reply)
+    except TypeError as error:
+        raise wire.FrameInvalid("it has another shape") from error
+    texts = (failure.kind, failure.message, failure.code or "", failure.exception_type or "")
+    if not all(isinstance(text, str) and len(text) <= limits.ERROR_MESSAGE_CHARS_MAX for text in texts):
+        raise wire.FrameInvalid("it has another shape")
+    if not isinstance(failure.details, dict) or not isinstance(failure.retryable, bool):
+        raise wire.FrameInvalid("it has another shape")
+    return failure
+
+
+def _invalid(code: str, message: str) -> Failure:
+    return Failure(kind="python", code=code, message=message[: limits.ERROR_MESSAGE_CHARS_MAX])

@@ -1,0 +1,1 @@
+"""The rules, as functions from source text to findings, so that each can be shown to fail."""
