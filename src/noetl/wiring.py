@@ -36,9 +36,7 @@ from noetl.settings import Settings
 
 def tools_of(settings: Settings) -> dict[str, Tool]:
     """Every installed tool, found through its entry point."""
-    made = ToolSettings(
-        python_children=settings.python_children, python_memory_bytes=settings.python_memory_bytes
-    )
+    made = ToolSettings(python_children=settings.python_children, python_memory_bytes=settings.python_memory_bytes)
     return {entry.name: entry.load()(made) for entry in entry_points(group="noetl.tools")}
 
 
@@ -79,15 +77,14 @@ class Engine:
         self.ledger = PostgresLedger(self._writer, self._reader)
         self.queue = PostgresQueue(self._reader)
         self.executions = PostgresExecutions(self._reader)
-        self.payloads = Payloads(
-            small=PostgresPayloads(self._reader), large=FilePayloads(settings.home / "payloads")
-        )
+        self.payloads = Payloads(small=PostgresPayloads(self._reader), large=FilePayloads(settings.home / "payloads"))
         self.tools: Mapping[str, Tool] = tools_of(settings)
         self.playbooks = Playbooks(self.payloads, kinds=frozenset(self.tools))
         self.states = States(self.ledger)
         self.sessions = Sessions()
         self.watchers = Watchers()
         self.resumed: list[int] = []
+        self.is_restored = asyncio.Event()
         self._node: NodeLease | None = None
 
     async def open(self, *, resume: bool = True) -> None:
@@ -144,6 +141,7 @@ class Engine:
     async def run(self) -> None:
         """Everything that must run while the engine is open.  Ends by cancellation."""
         if not self._resumes:
+            self.is_restored.set()
             await self._renew()
             return
         renderer = self.tools["python"]
@@ -161,6 +159,7 @@ class Engine:
             group.create_task(self.decider.run())
             group.create_task(worker.run())
             self.resumed = await self.dispatcher.restore()
+            self.is_restored.set()
             group.create_task(self.dispatcher.run())
             group.create_task(timers.run())
             group.create_task(self._renew())

@@ -39,9 +39,7 @@ from noetl.adapters.postgres.embedded import EmbeddedPostgres, ServerAddress, ds
 from noetl.adapters.postgres.locations import Place, digest, existing_place, make_directory, server_user
 from noetl.core.errors import EmbeddedPostgresFailed
 
-as_root = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root can make directories that others cannot reach"
-)
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make directories that others cannot reach")
 
 SOURCE = Path(noetl.__file__).parents[1]
 NOBODY = pwd.getpwnam("nobody")
@@ -84,9 +82,7 @@ def worn_home(long_lived_home: Path) -> Path:
     return long_lived_home
 
 
-def fetch(
-    address: ServerAddress, sql: str, *, database: str = "noetl", user: str = "noetl"
-) -> list[asyncpg.Record]:
+def fetch(address: ServerAddress, sql: str, *, database: str = "noetl", user: str = "noetl") -> list[asyncpg.Record]:
     async def run() -> list[asyncpg.Record]:
         connection = await asyncpg.connect(dsn(address, database=database, user=user))
         try:
@@ -210,9 +206,7 @@ def test_address_works_for_every_client() -> None:
     address = shared_server().address
     url = dsn(address, database="noetl_data", user="noetl_data")
     binaries = Path(embedded._words(address.pid)[0].decode()).parent
-    spoken = subprocess.run(
-        [binaries / "psql", url, "-Atc", "SELECT current_user"], capture_output=True, check=True
-    )
+    spoken = subprocess.run([binaries / "psql", url, "-Atc", "SELECT current_user"], capture_output=True, check=True)
     assert spoken.stdout == b"noetl_data\n"
     psycopg = pytest.importorskip("psycopg")
     with psycopg.connect(url) as connection:
@@ -512,9 +506,7 @@ def test_binaries_that_nobody_else_can_reach_are_copied_once(tmp_path: Path) -> 
     closed = tmp_path / "closed"
     closed.mkdir(mode=0o700)
     for folder in (installed.name, f"{installed.name}.libs"):
-        shutil.copytree(
-            installed.parent / folder, closed / folder, ignore=shutil.ignore_patterns("pginstall")
-        )
+        shutil.copytree(installed.parent / folder, closed / folder, ignore=shutil.ignore_patterns("pginstall"))
     with temporary_home("one") as one, temporary_home("two") as two:
         system_root = one.parent / "system"
         before = guarded(closed / installed.name / "pginstall18" / "bin")

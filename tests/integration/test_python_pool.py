@@ -109,44 +109,25 @@ def test_result_rules_hold_through_the_process() -> None:
         assert await value("result = m.floor(2.5)", libs={"m": "math"}) == 2
         assert await value("result = os.environ['TOKEN']", env={"TOKEN": "t"}) == "t"
         assert await value("result = 'TOKEN' in os.environ") is False
-        assert await value("result = {1, 2}, float('nan'), datetime.date(2024, 1, 2), b'a'") == [
-            [1, 2],
-            None,
-            "2024-01-02",
-            "YQ==",
-        ]
+        odd = "result = {1, 2}, float('nan'), datetime.date(2024, 1, 2), b'a'"
+        assert await value(odd) == [[1, 2], None, "2024-01-02", "YQ=="]
 
     with_pool(test)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        True,
-        0,
-        -1.5,
-        10**25,
-        "",
-        "zażółć \U0001f600 \x00 \u2028 {{ x }}",
-        [],
-        {},
-        {"a": {"b": [1, None, {"c": "d"}]}},
-        "x" * 3_000_000,
-        [[i, str(i)] for i in range(50_000)],
-    ],
-)
-def test_values_come_back_as_they_went(value: object) -> None:
-    if value is None:
-        assert run_one("return v", input={"v": value}).value is None
-    else:
-        assert run_one("result = v", input={"v": value}).value == value
+def test_values_come_back_as_they_went() -> None:
+    values = [True, 0, -1.5, 10**25, "", [], {}, {"a": {"b": [1, None, {"c": "d"}]}}]
+    values += ["zażółć \U0001f600 \x00 \u2028 {{ x }}", "x" * 3_000_000, [[i, str(i)] for i in range(50_000)]]
+
+    async def test(pool: ChildPool) -> None:
+        for value in [None, *values]:
+            assert (await pool.run(task("return v", input={"v": value}))).value == value
+
+    with_pool(test)
 
 
 def test_output_is_captured_beside_the_result() -> None:
-    outcome = run_one(
-        "import sys\nprint('out')\nprint('err', file=sys.stderr)\nos.write(1, b'raw')\nresult = 1"
-    )
+    outcome = run_one("import sys\nprint('out')\nprint('err', file=sys.stderr)\nos.write(1, b'raw')\nresult = 1")
     assert (outcome.value, outcome.stdout, outcome.stdout_truncated_chars) == (1, "out\nerr\n", 0)
 
 
@@ -233,7 +214,7 @@ def test_code_that_answers_for_itself_gets_no_further_than_its_own_task() -> Non
     forged = "def send(p): os.write(3, len(p).to_bytes(4, 'big') + p)\n"
 
     async def test(pool: ChildPool) -> None:
-        for payload in (b"", b"+{}", b"12345678+{}"):
+        for payload in (b"", b"+{}", b"12345678+{}", bytes(7) + b"\x09+{}"):
             outcome = await pool.run(task(f"{forged}send({payload!r})\nimport time\ntime.sleep(0.05)"))
             assert outcome.failure is not None
             assert outcome.failure.code == "RESULT_INVALID"
@@ -276,10 +257,7 @@ def test_processes_that_multiply_are_killed_together() -> None:
 @pytest.mark.parametrize(
     ("code", "left"),
     [
-        (
-            "import threading as t, time\nt.Thread(target=time.sleep, args=(30,), daemon=True).start()",
-            "threads",
-        ),
+        ("import threading\nthreading.Timer(30, print).start()", "threads"),
         ("open_file = open('/dev/null')\nimport sys\nsys.keep = open_file", "descriptors"),
         ("os.chdir('/')", "working directory"),
         ("os.umask(0)", "umask"),
@@ -410,25 +388,22 @@ def test_tenants_and_organizations_never_share_a_child() -> None:
     with_pool(test, children_max=4)
 
 
-def test_child_sees_neither_environment_nor_descriptors_of_the_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NOETL_CANARY", "secret-canary")
+def test_child_sees_neither_environment_nor_descriptors_of_the_worker() -> None:
     ours, theirs = os.pipe()
     os.set_inheritable(ours, True)
     code = """
-def read(path):
+def names(pid):
     try:
-        return open(path, "rb").read().decode("utf-8", "replace")
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return [entry.partition(b"=")[0].decode() for entry in file.read().split(b"\\0")]
     except OSError as error:
         return type(error).__name__
 result = {
     "env": dict(os.environ),
     "fds": sorted(int(fd) for fd in os.listdir("/proc/self/fd")),
     "stdio": [os.readlink(f"/proc/self/fd/{fd}") for fd in (0, 1, 2)],
-    "parent": "canary" in read(f"/proc/{os.getppid()}/environ"),
-    "worker": "canary" in read(f"/proc/{worker}/environ"),
-    "own": "canary" in read("/proc/self/environ"),
+    "others": [names(worker), names(os.getppid())],
+    "own": names("self"),
     "group": os.getpgid(0) == os.getpid(),
     "umask": os.umask(0o077),
 }
@@ -443,7 +418,8 @@ result = {
     assert value["stdio"] == ["/dev/null"] * 3
     assert value["group"] is True
     assert value["umask"] == 0o077
-    assert [value["parent"], value["own"], value["worker"]] == [False, False, False]
+    assert value["others"] == ["PermissionError"] * 2
+    assert value["own"] == "PermissionError" or set(value["own"]) <= {"MALLOC_ARENA_MAX", "PYTHONPATH", ""}
 
 
 def test_child_cannot_look_into_the_child_of_another_tenant() -> None:
@@ -535,9 +511,7 @@ def test_cancelling_a_waiting_task_gives_its_turn_to_the_next() -> None:
 def test_cancelling_everywhere_loses_no_place() -> None:
     async def test(pool: ChildPool) -> None:
         for turns in range(40):
-            running = [
-                asyncio.ensure_future(pool.run(task("result = 1"), tenant=f"t{n % 3}")) for n in range(5)
-            ]
+            running = [asyncio.ensure_future(pool.run(task("result = 1"), tenant=f"t{n % 3}")) for n in range(5)]
             for _turn in range(turns % 8):
                 await asyncio.sleep(0)
             for future in running[::2]:
@@ -574,9 +548,7 @@ def test_close_leaves_no_process_and_no_directory() -> None:
         pool = ChildPool()
         await pool.start()
         where: Any = (await pool.run(task("result = [os.getppid(), os.getcwd()]"))).value
-        endless = [
-            asyncio.ensure_future(pool.run(task("while True: pass"), tenant=f"t{n}")) for n in range(3)
-        ]
+        endless = [asyncio.ensure_future(pool.run(task("while True: pass"), tenant=f"t{n}")) for n in range(3)]
         await until(lambda: pool.stats().children >= 4 and pool.stats().waiting == 0)
         family = [int(pid) for pid in Path(f"/proc/{where[0]}/task/{where[0]}/children").read_text().split()]
         await pool.close()
@@ -645,9 +617,7 @@ def test_pool_survives_the_death_of_its_zygote() -> None:
 
 def test_pool_that_cannot_have_children_says_so() -> None:
     async def test(pool: ChildPool) -> str:
-        code = (
-            "import shutil\nresult = os.path.dirname(os.getcwd())\nshutil.rmtree(result)\nopen(result, 'w')"
-        )
+        code = "import shutil\nresult = os.path.dirname(os.getcwd())\nshutil.rmtree(result)\nopen(result, 'w')"
         base = (await pool.run(task(code))).value
         assert isinstance(base, str)
         for _attempt in range(3):

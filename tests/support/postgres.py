@@ -78,9 +78,7 @@ def dispose(home: Path, *, system_root: Path = SYSTEM_ROOT) -> None:
     with suppress(FileNotFoundError):
         uid = place.data.lstat().st_uid
         shutil.rmtree(place.directory)
-        for socket_dir in Path(tempfile.gettempdir()).glob(
-            f"noetl-{uid}-{place.title.removeprefix('noetl-')}"
-        ):
+        for socket_dir in Path(tempfile.gettempdir()).glob(f"noetl-{uid}-{place.title.removeprefix('noetl-')}"):
             shutil.rmtree(socket_dir)
 
 

@@ -51,14 +51,18 @@ def attach(settings: Settings, *, resume: bool = True) -> Attachment:
                 raise
             return Attachment(Client(places.socket), host, lock)
         client = Client(places.socket)
-        try:
-            client.health()
-        except HostUnavailable as error:
-            client.close()
-            if time.monotonic() > deadline:
-                raise HostUnavailable(
-                    f"process {lock.holder()} holds {places.lock} but does not answer: see {places.log}"
-                ) from error
-            time.sleep(LOOK_SECONDS)
-            continue
-        return Attachment(client)
+        if _is_good(client, resume=resume):
+            return Attachment(client)
+        client.close()
+        if time.monotonic() > deadline:
+            raise HostUnavailable(f"process {lock.holder()} holds {places.lock} but does not answer: see {places.log}")
+        time.sleep(LOOK_SECONDS)
+
+
+def _is_good(client: Client, *, resume: bool) -> bool:
+    """Whether a host answers that can do what we want; one that only reads leaves in a moment."""
+    try:
+        health = client.health()
+    except HostUnavailable:
+        return False
+    return not (resume and health["only_reads"])

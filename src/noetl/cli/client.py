@@ -79,9 +79,7 @@ class Client:
     def execution(self, execution_id: str, *, wait: bool = False) -> dict[str, Any]:
         return self.request("GET", f"/api/executions/{execution_id}", wait="terminal" if wait else None)
 
-    def events(
-        self, execution_id: str, *, after_position: int = 0, wait_s: float = 0
-    ) -> list[dict[str, Any]]:
+    def events(self, execution_id: str, *, after_position: int = 0, wait_s: float = 0) -> list[dict[str, Any]]:
         answer = self.request(
             "GET", f"/api/executions/{execution_id}/events", after_position=after_position, wait_s=wait_s
         )

@@ -6,6 +6,7 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from noetl import __version__
 from noetl.cli import bench, run, serve, show
@@ -40,9 +41,9 @@ def main(words: Sequence[str] | None = None) -> int:
 _standard_record = logging.getLogRecordFactory()
 
 
-def _record(*arguments: object, **options: object) -> logging.LogRecord:
+def _record(*arguments: Any, **options: Any) -> logging.LogRecord:
     """Every record has an `event`, so that one format serves ours and the libraries'."""
-    record = _standard_record(*arguments, **options)  # type: ignore[arg-type]
+    record = _standard_record(*arguments, **options)
     record.event = ""
     return record
 
@@ -56,9 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("file", help="a playbook file")
     one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a workload value")
     one.add_argument("--payload", metavar="JSON", help="workload values as a JSON object")
-    one.add_argument(
-        "--json", action="store_true", help="print one JSON object: execution_id, status, result, error"
-    )
+    one.add_argument("--json", action="store_true", help="print one JSON object: execution_id, status, result, error")
 
     one = _verb(verbs, "validate", show.validate, "check a playbook without running it")
     one.add_argument("file", help="a playbook file")
@@ -81,9 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "migrate", serve.migrate, "bring the database of NOETL_POSTGRES_DSN to this release")
 
     one = _verb(verbs, "bench", bench.bench, "measure this machine: latency, chain, append")
-    one.add_argument(
-        "names", nargs="*", metavar="NAME", help="latency, chain, append; all when none is given"
-    )
+    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append; all when none is given")
     one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
     return parser
 

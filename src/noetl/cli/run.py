@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from noetl.cli.attach import Attachment, attach
 from noetl.cli.client import Refused
@@ -18,6 +20,7 @@ from noetl.settings import Settings
 
 LOST_HOST_TRIES_MAX = 20
 EVENTS_WAIT_SECONDS = 10.0
+A = TypeVar("A")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -48,9 +51,7 @@ class _Stay:
         # The key makes a repeated submission the same execution when the host was lost with the answer.
         key = secrets.token_hex(16)
         try:
-            started = self._asking(
-                lambda a: a.client.start(text, file=file, payload=payload, idempotency_key=key)
-            )
+            started = self._asking(lambda a: a.client.start(text, file=file, payload=payload, idempotency_key=key))
         except Refused as refused:
             print_problem(refused.body, is_json=self._is_json)
             return 2
@@ -67,19 +68,17 @@ class _Stay:
     def _follow(self, progress: Progress) -> dict[str, Any]:
         position = 0
         while True:
-            events = self._asking(
-                lambda a, after=position: a.client.events(  # type: ignore[misc]
-                    str(self._execution_id), after_position=after, wait_s=EVENTS_WAIT_SECONDS
-                )
-            )
+            events = self._asking(partial(self._events_after, position))
             for event in events:
                 position = event["position"]
                 progress.show(event)
             if any(event["transition_key"] == "execution.terminal" for event in events):
-                final: dict[str, Any] = self._asking(lambda a: a.client.execution(str(self._execution_id)))
-                return final
+                return self._asking(lambda a: a.client.execution(str(self._execution_id)))
 
-    def _asking(self, ask):  # type: ignore[no-untyped-def]
+    def _events_after(self, position: int, attachment: Attachment) -> list[dict[str, Any]]:
+        return attachment.client.events(str(self._execution_id), after_position=position, wait_s=EVENTS_WAIT_SECONDS)
+
+    def _asking(self, ask: Callable[[Attachment], A]) -> A:
         """Ask the host; when it is lost, find or become another one and ask again."""
         for _ in range(LOST_HOST_TRIES_MAX):
             if self._attachment is None:
@@ -124,9 +123,7 @@ def read_playbook(file: str) -> str | None:
     try:
         size = path.stat().st_size
         if size > DOCUMENT_BYTES_MAX:
-            fail(
-                f"{file}: the file has {size:,} bytes, the limit is {DOCUMENT_BYTES_MAX:,}: move data out of it"
-            )
+            fail(f"{file}: the file has {size:,} bytes, the limit is {DOCUMENT_BYTES_MAX:,}: move data out of it")
             return None
         return path.read_text("utf-8")
     except OSError as error:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 from noetl.cli.client import Client
 from noetl.cli.text import fail, note, out
@@ -110,14 +111,16 @@ def _ask_to_stop(places: Places) -> bool:
     return True
 
 
-def _health(places: Places) -> dict[str, object] | None:
+def _health(places: Places) -> dict[str, Any] | None:
     client = Client(places.socket)
     try:
-        return client.health()
+        health = client.health()
     except HostUnavailable:
         return None
     finally:
         client.close()
+    # Somebody who only looks at runs holds the lock for a moment and is no host.
+    return None if health["only_reads"] else health
 
 
 def migrate(_arguments: argparse.Namespace, settings: Settings) -> int:

@@ -28,7 +28,5 @@ def print_problem(body: dict[str, Any], *, is_json: bool) -> None:
     if not problems:
         fail(str(body.get("detail", body)))
     for problem in problems:
-        place = ":".join(
-            str(problem[key]) for key in ("file", "line", "column") if problem.get(key) is not None
-        )
+        place = ":".join(str(problem[key]) for key in ("file", "line", "column") if problem.get(key) is not None)
         fail(f"{place}: {problem['message']}" if place else problem["message"])

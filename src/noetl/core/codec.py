@@ -1,24 +1,40 @@
-"""Canonical JSON and digests.  Equal values have equal bytes: keys sorted by code point, no spaces, UTF-8, integers
-as they are, floats as their shortest repr; NaN and Infinity are refused."""
+"""Canonical JSON and digests.  Equal values have equal bytes: keys sorted by code point, no spaces, UTF-8,
+integers as they are, floats as their shortest repr; NaN and Infinity are refused."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 from noetl.core.errors import EnvelopeInvalid
 
-# Built once: `json.dumps` with options would build an encoder per call, and this is the hottest call of an append.
-_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+def _refuse(value: object) -> NoReturn:
+    raise TypeError(f"{type(value).__name__} is not JSON")
+
+
+def _encoder() -> Callable[[object], str]:
+    """The encoder of the standard library, built once: `JSONEncoder` builds its C encoder anew for every call, and
+    this is the hottest call of an append."""
+    make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
+    if make is None:
+        return json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+    write = make(None, _refuse, quoted, None, ":", ",", True, False, False)
+    return lambda value: "".join(write(value, 0))
+
+
+quoted: Callable[[str], str] = json.encoder.encode_basestring
+_encode = _encoder()
 
 
 def canonical_json(value: object) -> str:
+    """The canonical text.  Whoever encodes it as UTF-8 refuses lone surrogates."""
     try:
-        text = _encode(value)
-        text.encode("utf-8")
+        return _encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise EnvelopeInvalid(f"value has no canonical JSON form: {error}") from error
-    return text
 
 
 def canonical_bytes(value: object) -> bytes:

@@ -1,7 +1,8 @@
 """Events: the kinds, the envelope, the transition keys.
 
-A transition key is a pure function of the cause, built from ordinals: the same cause always gives the same key, so
-the ledger can refuse the second write.  It never contains a clock, a random number or a surrogate id."""
+A transition key is a pure function of the cause, built from ordinals: the same cause always gives the same
+key, so the ledger can refuse the second write.  It never contains a clock, a random number or a surrogate
+id."""
 
 from __future__ import annotations
 
@@ -10,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from noetl.core.codec import canonical_bytes
+from noetl.core.codec import canonical_bytes, canonical_json, quoted
 from noetl.core.errors import EnvelopeInvalid
-from noetl.core.limits import EVENT_BODY_BYTES_MAX
-from noetl.core.reference import check_result
+from noetl.core.limits import EVENT_BODY_BYTES_MAX, EVENT_RESULT_BYTES_MAX
+from noetl.core.reference import check_result, check_result_size
 
 PLAYBOOK_INITIALIZED = "playbook.initialized"
 COMMAND_ISSUED = "command.issued"
@@ -55,7 +56,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="execution",
             transition_key="playbook.initialized",
             says="An execution was created: which playbook, by content, and with which inputs.",
-            meta=("path", "playbook", "workload", "workload_ref", "payload_ref", "entry"),
+            meta=("path", "playbook", "workload", "entry"),
             carries=("playbook.initialized", "workflow.initialized"),
         ),
         EventKind(
@@ -63,7 +64,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.issued/<command>",
             says="The router asked for a piece of work: a step run, or an expression that needs the data.",
-            meta=("step", "run", "kind", "parents", "expression"),
+            meta=("step", "run", "kind", "parents", "closing", "expression", "pending_writes"),
             carries=("command.issued",),
         ),
         EventKind(
@@ -79,7 +80,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.terminal/<command>",
             says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "warnings"),
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings"),
             has_result=True,
             has_writes=True,
             carries=("command.completed", "step.exit"),
@@ -89,7 +90,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.terminal/<command>",
             says="The work failed after its policy was exhausted; `result.context.error` says how.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "warnings"),
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings"),
             has_result=True,
             has_writes=True,
             carries=("command.failed", "step.exit"),
@@ -99,7 +100,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="task.waiting/<command>/<n>",
             says="A task waits for its next attempt without holding a slot; the payload is the resume point.",
-            meta=("attempt", "n", "delay_seconds", "task", "due_at"),
+            meta=("step", "attempt", "n", "delay_seconds", "task", "due_at"),
             has_writes=True,
         ),
         EventKind(
@@ -114,7 +115,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="step",
             transition_key="step.decided/<step>#<run>",
             says="What the router made of a finished step: the arcs that fired, the values they wrote.",
-            meta=("step", "run", "outcome", "arcs", "targets", "warnings", "error"),
+            meta=("step", "run", "outcome", "arcs", "targets", "leaf", "warnings", "error"),
             has_writes=True,
             carries=("call.done", "call.error"),
         ),
@@ -227,12 +228,24 @@ _OPTIONAL = (
 )
 
 
-def envelope(event: Event) -> dict[str, object]:
-    """The members that the producer fixed; what the checksum covers."""
+def kind_of(event: Event) -> EventKind:
     kind = KINDS.get(event.event_type)
     if kind is None:
         raise EnvelopeInvalid(f"unknown event type {event.event_type!r}")
-    aggregate = event.command_id if kind.aggregate_type == "command" else None
+    return kind
+
+
+def _aggregate_id(kind: EventKind, event: Event) -> str:
+    if kind.aggregate_type == "command":
+        return f"command/{event.command_id}"
+    if kind.aggregate_type == "step":
+        return f"step/{event.transition_key.partition('/')[2]}"
+    return f"execution/{event.execution_id}"
+
+
+def envelope(event: Event) -> dict[str, object]:
+    """The members that the producer fixed; what the checksum covers."""
+    kind = kind_of(event)
     document: dict[str, object] = {
         "execution_id": event.execution_id,
         "event_id": event.event_id,
@@ -240,7 +253,7 @@ def envelope(event: Event) -> dict[str, object]:
         "organization_id": event.organization_id,
         "stream_id": f"execution/{event.execution_id}",
         "aggregate_type": kind.aggregate_type,
-        "aggregate_id": f"command/{aggregate}" if aggregate else f"execution/{event.execution_id}",
+        "aggregate_id": _aggregate_id(kind, event),
         "event_type": event.event_type,
         "schema_name": kind.schema_name,
         "schema_version": event.schema_version,
@@ -257,6 +270,46 @@ def envelope(event: Event) -> dict[str, object]:
     return document
 
 
+def _envelope_text(kind: EventKind, event: Event) -> str:
+    """The canonical JSON of `envelope(event)`, written member by member: three times as fast as the general encoder,
+    and every event of every commit passes here.  A property test holds the two together."""
+    q, identity = quoted, event.execution_id
+    parts = [f'{{"aggregate_id":{q(_aggregate_id(kind, event))},"aggregate_type":"{kind.aggregate_type}"']
+    if event.causation_id is not None:
+        parts.append(f',"causation_id":{event.causation_id}')
+    if event.command_id is not None:
+        parts.append(f',"command_id":{q(event.command_id)}')
+    parts.append(
+        f',"correlation_id":{q(event.correlation_id)},"event_id":{event.event_id},'
+        f'"event_time":{q(event.event_time)},"event_type":"{event.event_type}","execution_id":{identity}'
+    )
+    if event.frame_id is not None:
+        parts.append(f',"frame_id":{q(event.frame_id)}')
+    if event.idempotency_key is not None:
+        parts.append(f',"idempotency_key":{q(event.idempotency_key)}')
+    parts.append(f',"meta":{canonical_json(event.meta)},"organization_id":{q(event.organization_id)}')
+    if event.parent_event_id is not None:
+        parts.append(f',"parent_event_id":{event.parent_event_id}')
+    if event.parent_execution_id is not None:
+        parts.append(f',"parent_execution_id":{event.parent_execution_id}')
+    if event.payload_ref is not None:
+        parts.append(f',"payload_ref":{canonical_json(event.payload_ref)}')
+    parts.append(f',"producer":{q(event.producer)}')
+    if event.result is not None:
+        parts.append(f',"result":{canonical_json(event.result)}')
+    parts.append(f',"schema_name":"{kind.schema_name}","schema_version":{event.schema_version}')
+    if event.stage_id is not None:
+        parts.append(f',"stage_id":{q(event.stage_id)}')
+    parts.append(
+        f',"stream_id":"execution/{identity}","tenant_id":{q(event.tenant_id)},'
+        f'"transition_key":{q(event.transition_key)}'
+    )
+    if event.writes is not None:
+        parts.append(f',"writes":{canonical_json(event.writes)}')
+    parts.append("}")
+    return "".join(parts)
+
+
 class Sealed(NamedTuple):
     """An event with the exact bytes that are hashed and stored."""
 
@@ -267,19 +320,33 @@ class Sealed(NamedTuple):
 
 def seal(event: Event) -> Sealed:
     """Check an event against the shape of the ledger and fix its bytes."""
+    kind = kind_of(event)
     if event.result is not None:
+        if not kind.has_result:
+            raise EnvelopeInvalid(f"{event.event_type} has no result")
         check_result(event.result)
+    if event.writes is not None and not kind.has_writes:
+        raise EnvelopeInvalid(f"{event.event_type} writes nothing")
+    if kind.aggregate_type == "command" and not event.command_id:
+        raise EnvelopeInvalid(f"{event.event_type} names no command")
     if not event.transition_key:
         raise EnvelopeInvalid(f"{event.event_type} has no transition key")
     if not event.tenant_id or not event.organization_id:
         raise EnvelopeInvalid(f"{event.event_type} has no tenant or organization")
-    content = canonical_bytes(envelope(event))
+    text = _envelope_text(kind, event)
+    try:
+        content = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise EnvelopeInvalid(f"value has no canonical JSON form: {error}") from error
+    if event.result is not None and len(content) > EVENT_RESULT_BYTES_MAX:
+        # A result inside a smaller envelope needs no measuring of its own.
+        check_result_size(event.result)
     if len(content) > EVENT_BODY_BYTES_MAX:
         raise EnvelopeInvalid(
             f"{event.transition_key} has {len(content)} bytes, the limit is {EVENT_BODY_BYTES_MAX}: "
             "hand data over by reference"
         )
-    return Sealed(event, content.decode("utf-8"), hashlib.sha256(content).hexdigest())
+    return Sealed(event, text, hashlib.sha256(content).hexdigest())
 
 
 def same_content(one: Event, other: Event) -> bool:

@@ -1,5 +1,5 @@
-"""Ids and ordinals.  A snowflake id is 41 bits of milliseconds since 2024-01-01Z, 10 bits of node and 12 bits of
-sequence, so ids are ordered by time and an id range is a time range."""
+"""Ids and ordinals.  A snowflake id is 41 bits of milliseconds since 2024-01-01Z, 10 bits of node and 12 bits
+of sequence, so ids are ordered by time and an id range is a time range."""
 
 from __future__ import annotations
 
@@ -38,10 +38,14 @@ def time_of(snowflake: int) -> datetime.datetime:
 
 
 def following_id(last: int, *, now_ms: int, node: int) -> int:
-    """The next id of a node after `last`.  A clock that stands or steps back never repeats an id: the sequence goes
-    on in the last millisecond and borrows from the next one when it is used up."""
+    """The next id of a node after `last`.
+
+    A clock that stands or steps back never repeats an id: the sequence goes on in the last millisecond and
+    borrows from the next one when it is used up.  A clock before the epoch never reaches the system's ids.
+    """
     assert 0 <= node <= NODE_NUMBER_MAX, "node number out of range"
     last_ms, last_sequence = last >> _TIME_SHIFT, last & _SEQUENCE_MAX
+    now_ms = max(now_ms, 1)
     if now_ms > last_ms:
         milliseconds, sequence = now_ms, 0
     elif last_sequence < _SEQUENCE_MAX:
@@ -75,6 +79,7 @@ class Quarter:
 
 
 def quarter_of(moment: datetime.datetime) -> Quarter:
+    moment = moment.astimezone(datetime.UTC)
     return Quarter(moment.year, (moment.month + 2) // 3)
 
 

@@ -1,6 +1,7 @@
 """References to payloads and the one shape of an event's result.
 
-`RESULT_SHAPE` is the schema: the Python type, the CHECK of the ledger's table and the documentation come from it."""
+`RESULT_SHAPE` is the schema: the Python type, the CHECK of the ledger's table and the documentation come from
+it."""
 
 from __future__ import annotations
 
@@ -119,6 +120,9 @@ def check_result(result: object) -> None:
     for member, types in RESULT_SHAPE.items():
         if _json_type(result[member]) not in types:
             raise EnvelopeInvalid(f"result.{member} must be {' or '.join(types)}")
+
+
+def check_result_size(result: object) -> None:
     size = len(canonical_bytes(result))
     if size > EVENT_RESULT_BYTES_MAX:
         raise EnvelopeInvalid(

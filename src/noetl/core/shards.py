@@ -1,5 +1,6 @@
-"""Which shard an execution belongs to.  Our own hash, a contract with golden vectors: never the database's, whose
-hash may change between releases.  The shard is stored when the execution is created and never computed again."""
+"""Which shard an execution belongs to.  Our own hash, a contract with golden vectors: never the database's,
+whose hash may change between releases.  The shard is stored when the execution is created and never computed
+again."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from noetl.core.errors import (
     TransitionConflict,
     VersionConflict,
 )
+from noetl.core.event import KINDS
 from noetl.core.limits import APPEND_BATCH_EVENTS_MAX, APPEND_QUEUE_EVENTS_MAX
 from noetl.ports.ledger import Appended, AppendOutcome, Ledger, Offer
 
@@ -32,6 +33,15 @@ class _Waiting:
     def keys(self) -> set[tuple[int, str]]:
         return {(sealed.event.execution_id, sealed.event.transition_key) for sealed in self.offer.events}
 
+    @property
+    def streams(self) -> set[int]:
+        return {sealed.event.execution_id for sealed in self.offer.events}
+
+    @property
+    def closes(self) -> set[int]:
+        """The streams that this offer ends."""
+        return {s.event.execution_id for s in self.offer.events if KINDS[s.event.event_type].closes}
+
 
 class GroupAppender:
     """`append` may be called by many; `run` is the one writer and belongs to the caller's task group."""
@@ -45,9 +55,7 @@ class GroupAppender:
     async def append(self, offer: Offer) -> list[Appended]:
         """Append the events of one offer, all or none.  Equal duplicates succeed with their old position."""
         if self._queued_events + len(offer.events) > APPEND_QUEUE_EVENTS_MAX:
-            raise AppendOverloaded(
-                f"{self._queued_events} events are waiting to be appended: try again later"
-            )
+            raise AppendOverloaded(f"{self._queued_events} events are waiting to be appended: try again later")
         answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Waiting(offer, answer))
         self._queued_events += len(offer.events)
@@ -62,18 +70,29 @@ class GroupAppender:
                 await self._commit(self._take())
 
     def _take(self) -> list[_Waiting]:
-        """The next batch.  A key that is already in the batch waits for the next one, where it is found stored."""
+        """The next batch.  The statement judges an offer by what is stored before it, so an offer waits for
+        the next one when this one has its key, closes its stream, or moves the version that it expects."""
         batch: list[_Waiting] = []
         keys: set[tuple[int, str]] = set()
+        moved: set[int] = set()
+        closed: set[int] = set()
         events = 0
         while self._queue and events < APPEND_BATCH_EVENTS_MAX:
             waiting = self._queue[0]
             own = waiting.keys
-            if batch and not keys.isdisjoint(own):
+            streams = waiting.streams
+            is_judged_wrong = (
+                not keys.isdisjoint(own)
+                or not closed.isdisjoint(streams)
+                or (waiting.offer.expected_version is not None and not moved.isdisjoint(streams))
+            )
+            if batch and is_judged_wrong:
                 break
             self._queue.popleft()
             self._queued_events -= len(waiting.offer.events)
             keys |= own
+            moved |= streams
+            closed |= waiting.closes
             events += len(waiting.offer.events)
             batch.append(waiting)
         return batch
@@ -146,9 +165,7 @@ def _error_of(offer: Offer, numbers: range, outcome: AppendOutcome) -> NoetlErro
                 f"{event.transition_key} of execution {event.execution_id} is recorded with other content"
             )
         if left_out.is_closed:
-            return ExecutionClosed(
-                f"execution {event.execution_id} has ended: {event.transition_key} is refused"
-            )
+            return ExecutionClosed(f"execution {event.execution_id} has ended: {event.transition_key} is refused")
         return VersionConflict(
             f"execution {event.execution_id} is at version {left_out.version}, not {offer.expected_version}"
         )

@@ -58,9 +58,7 @@ class Dispatcher:
         undecided: dict[int, list[Event]] = {}
         for head in await self._ledger.heads():
             if head.decided_position < head.next_position - 1:
-                for event in await self._ledger.read_shard(
-                    head.shard_id, after_position=head.decided_position
-                ):
+                for event in await self._ledger.read_shard(head.shard_id, after_position=head.decided_position):
                     undecided.setdefault(event.execution_id, []).append(event)
         open_ids = await self._executions.open_ids()
         for start in range(0, len(open_ids), RESTORE_AT_ONCE):
@@ -68,9 +66,7 @@ class Dispatcher:
             await asyncio.gather(
                 *(
                     self._decider.tell(
-                        RestoreInput(
-                            execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ()))
-                        )
+                        RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
                     )
                     for execution_id in part
                 )

@@ -111,9 +111,7 @@ class Decider:
             try:
                 held = await self._ledger.advance(batch.advance())
             except LedgerUnavailable as error:
-                log.warning(
-                    "commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)}
-                )
+                log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
                 taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             except (TransitionConflict, EnvelopeInvalid) as error:
                 self._release(batch)
@@ -191,7 +189,8 @@ class Decider:
         if any(row.session_id is None for row in batch.queue):
             self._has_backlog.set()
         self._answer(taken)
-        self._watchers.notify(batch.states)
+        ended = [execution_id for execution_id, held in batch.states.items() if held.state.is_terminal]
+        self._watchers.notify(batch.states, ended)
 
     def _answer(self, taken: list[_Waiting]) -> None:
         for waiting in taken:
@@ -240,9 +239,7 @@ class Decider:
                 raise LeaseLost(f"shard {head.shard_id} belongs to another process (epoch {head.epoch})")
             self._heads[head.shard_id] = head
             if head.decided_position < head.next_position - 1:
-                for event in await self._ledger.read_shard(
-                    head.shard_id, after_position=head.decided_position
-                ):
+                for event in await self._ledger.read_shard(head.shard_id, after_position=head.decided_position):
                     undecided.setdefault(event.execution_id, []).append(event)
                     self._states.drop(event.execution_id)
         return undecided

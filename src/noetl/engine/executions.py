@@ -20,7 +20,7 @@ from noetl.core.errors import (
 )
 from noetl.core.event import Draft, Event
 from noetl.core.execution.state import Entry, ExecutionState
-from noetl.core.expression import compile_value, normalise, plain, render_value
+from noetl.core.expression import compile_value, normalise, render_value
 from noetl.core.ids import ExecutionId
 from noetl.core.limits import CONTEXT_ENTRY_BYTES_MAX, CONTEXT_INLINE_BYTES_MAX, TEMPLATE_SECONDS_MAX
 from noetl.core.playbook.compile import CompiledPlaybook
@@ -165,7 +165,7 @@ class ExecutionService:
                 compiled = compile_value(value)
                 now = self._clock.now()
                 if compiled.needs_child:
-                    chosen = {root: plain(names[root]) for root in compiled.roots if root in names}
+                    chosen = {root: names[root] for root in compiled.roots if root in names}
                     rendered[key] = await self._renderer.render(
                         value,
                         chosen,
@@ -175,11 +175,9 @@ class ExecutionService:
                         organization=request.organization_id,
                     )
                 else:
-                    rendered[key] = plain(render_value(compiled, names, now=now))
+                    rendered[key] = render_value(compiled, names, now=now)
             except (TemplateInvalid, TemplateFailed) as error:
-                problem = Problem(
-                    error.code, f"workload.{key}: {error}", request.file, field=f"workload.{key}"
-                )
+                problem = Problem(error.code, f"workload.{key}: {error}", request.file, field=f"workload.{key}")
                 raise PlaybookInvalid([problem]) from error
             names.setdefault(key, rendered[key])
         merged = merge(rendered, payload)
@@ -229,7 +227,7 @@ class ExecutionService:
     ) -> ExecutionState:
         """The state when the execution has ended, or when the time is up."""
         deadline = self._clock.monotonic() + timeout_seconds
-        with self._watchers.watch(execution_id) as watch:
+        with self._watchers.watch(execution_id, until_end=True) as watch:
             while True:
                 state = await self.state(execution_id, tenant_id=tenant_id, organization_id=organization_id)
                 left = deadline - self._clock.monotonic()
@@ -250,9 +248,7 @@ class ExecutionService:
         """Events behind a position; waits for the first one when there is none yet."""
         with self._watchers.watch(execution_id) as watch:
             state = await self.state(execution_id, tenant_id=tenant_id, organization_id=organization_id)
-            events = await self._ledger.read_execution(
-                execution_id, after_position=after_position, limit=limit
-            )
+            events = await self._ledger.read_execution(execution_id, after_position=after_position, limit=limit)
             if events or state.is_terminal or wait_seconds <= 0:
                 return events
             await watch.changed(wait_seconds)
@@ -269,9 +265,7 @@ class ExecutionService:
         return stored_value(document, reference.get("media_type"))
 
     async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
-        return await self._executions.newest(
-            tenant_id=tenant_id, organization_id=organization_id, limit=limit
-        )
+        return await self._executions.newest(tenant_id=tenant_id, organization_id=organization_id, limit=limit)
 
 
 def _idempotency(request: StartRequest, digest: str, execution_id: int) -> IdempotencyRow | None:

@@ -42,11 +42,9 @@ class Turn:
         cause = cause_of(held, event.event_time)
         state, last = decision.state, event
         for draft in decision.drafts:
-            last = self.batch.add(
-                cause, draft, stream_version=last.stream_version + 1, causation_id=event.event_id
-            )
+            last = self.batch.add(cause, draft, stream_version=last.stream_version + 1, causation_id=event.event_id)
         if decision.drafts:
-            state = replace(state, last_event_id=last.event_id)
+            state = state.changed({"last_event_id": last.event_id})
         position = max(held.position, last.position)
         for draft in decision.drafts:
             if draft.event_type == kinds.COMMAND_ISSUED:
@@ -56,16 +54,14 @@ class Turn:
             self.batch.executions.append(execution_row(state, held.shard_id, position))
         self.batch.keep(state, held.shard_id, position)
 
-    def assign(
-        self, state: ExecutionState, cause: Cause, command_id: str, position: int
-    ) -> tuple[ExecutionState, int]:
+    def assign(self, state: ExecutionState, cause: Cause, command_id: str, position: int) -> tuple[ExecutionState, int]:
         """Queue a command that nobody holds: claimed at once for a session with a free slot, else waiting."""
         command = state.commands[command_id]
         body = command_body(state, self.playbook, command)
         session_id = self.sessions.reserve()
         if session_id is not None:
             attempt = command.attempt + 1
-            state, position = self.claim(state, cause, command, attempt, session_id, body)
+            state, position = self.claim(state, cause, command, attempt=attempt, session_id=session_id, body=body)
         else:
             attempt = command.attempt
         self.batch.queue.append(self.row(cause, command, attempt, session_id, body))
@@ -76,6 +72,7 @@ class Turn:
         state: ExecutionState,
         cause: Cause,
         command: Command,
+        *,
         attempt: int,
         session_id: int,
         body: Mapping[str, object],
@@ -87,9 +84,7 @@ class Turn:
             command_id=command.command_id,
             meta={"attempt": attempt, "session": str(session_id)},
         )
-        event = self.batch.add(
-            cause, draft, stream_version=state.version + 1, causation_id=state.last_event_id
-        )
+        event = self.batch.add(cause, draft, stream_version=state.version + 1, causation_id=state.last_event_id)
         message = CommandMessage(
             execution_id=cause.execution_id,
             tenant_id=cause.tenant_id,
@@ -117,9 +112,7 @@ class Turn:
             body=canonical_json(body),
         )
 
-    def record(
-        self, held: Held, draft: Draft, *, event_time: str, causation_id: int | None
-    ) -> tuple[Held, Event]:
+    def record(self, held: Held, draft: Draft, *, event_time: str, causation_id: int | None) -> tuple[Held, Event]:
         """Append one draft to an execution and fold it."""
         cause = cause_of(held, event_time)
         event = self.batch.add(cause, draft, stream_version=held.state.version + 1, causation_id=causation_id)
@@ -169,9 +162,7 @@ class FactInput:
             raise ExecutionClosed(f"execution {fact.execution_id} has ended: a late fact is refused")
         command = held.state.commands.get(fact.command_id)
         if command is None or command.attempt != fact.attempt or command.status is not CommandStatus.CLAIMED:
-            raise LeaseLost(
-                f"attempt {fact.attempt} of {fact.command_id} is not the one that holds the command"
-            )
+            raise LeaseLost(f"attempt {fact.attempt} of {fact.command_id} is not the one that holds the command")
         turn.batch.payloads.extend(fact.payloads)
         turn.batch.dequeue.append((fact.execution_id, fact.command_id))
         draft = _fact_draft(command, fact, turn.now)
@@ -201,15 +192,11 @@ class TimerInput:
             meta={"name": self.name},
         )
         before = held.state.commands
-        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
         state, position = held.state, held.position
         for command in held.state.commands.values():
             was = before.get(command.command_id)
-            if (
-                was is not None
-                and was.status is CommandStatus.WAITING
-                and command.status is CommandStatus.ISSUED
-            ):
+            if was is not None and was.status is CommandStatus.WAITING and command.status is CommandStatus.ISSUED:
                 cause = cause_of(held, turn.now)
                 state, position = turn.assign(state, cause, command.command_id, position)
         turn.batch.keep(state, held.shard_id, position)
@@ -225,12 +212,7 @@ class ClaimInput:
     def apply(self, turn: Turn, held: Held | None) -> None:
         row = self.row
         command = held.state.commands.get(row.command_id) if held is not None else None
-        if (
-            held is None
-            or held.state.is_terminal
-            or command is None
-            or command.status is CommandStatus.WAITING
-        ):
+        if held is None or held.state.is_terminal or command is None or command.status is CommandStatus.WAITING:
             # The ledger knows better than the queue: nothing is left to do for this row.
             turn.batch.dequeue.append((row.execution_id, row.command_id))
             turn.batch.touched_shards.add(row.shard_id)
@@ -246,7 +228,7 @@ class ClaimInput:
         cause = cause_of(held, turn.now)
         attempt = command.attempt + 1
         body = command_body(held.state, turn.playbook, command)
-        state, position = turn.claim(held.state, cause, command, attempt, session_id, body)
+        state, position = turn.claim(held.state, cause, command, attempt=attempt, session_id=session_id, body=body)
         turn.batch.claims.append(replace(row, attempt=attempt, session_id=session_id))
         turn.batch.keep(state, held.shard_id, position)
 
@@ -336,7 +318,7 @@ def _fact_draft(command: Command, fact: Fact, now: str) -> Draft:
 
 def later(now: str, seconds: float) -> str:
     moment = datetime.datetime.fromisoformat(now) + datetime.timedelta(seconds=seconds)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def execution_row(state: ExecutionState, shard_id: int, position: int) -> ExecutionRow:

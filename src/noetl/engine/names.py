@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.errors import PayloadCorrupt
-from noetl.core.expression import plain, view_of
+from noetl.core.expression import Scope, plain, view_of
 from noetl.core.reference import MEDIA_PIPELINE
 from noetl.engine.payloads import Payloads
 from noetl.ports.session import CommandMessage
@@ -54,7 +54,7 @@ class NameBuilder:
             **steps,
             **variables,
             "workload": workload,
-            "ctx": {**steps, **workload, **variables},
+            "ctx": Scope(variables, workload, steps),
             "steps": steps,
             "execution_id": identity,
             "job": {"uuid": identity, "id": identity, "execution_id": identity},

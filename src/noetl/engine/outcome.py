@@ -12,7 +12,16 @@ from noetl.core.expression import Atom, OutputView, evaluate_atom, plain, view_o
 from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
 
 _RETRYABLE = frozenset(
-    "connection timeout rate_limit server_error db_connection db_deadlock db_timeout missing_reference".split()
+    [
+        "connection",
+        "timeout",
+        "rate_limit",
+        "server_error",
+        "db_connection",
+        "db_deadlock",
+        "db_timeout",
+        "missing_reference",
+    ]
 )
 
 

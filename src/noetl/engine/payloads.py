@@ -57,9 +57,7 @@ class Payloads:
     async def read(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         store = self._stores.get(reference.store)
         if store is None:
-            raise PayloadMissing(
-                f"{reference.uri} is in the store {reference.store!r}, which is not configured"
-            )
+            raise PayloadMissing(f"{reference.uri} is in the store {reference.store!r}, which is not configured")
         return await store.get(reference, tenant_id=tenant_id, organization_id=organization_id)
 
     async def read_json(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> Any:

@@ -12,7 +12,16 @@ from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
 from noetl.core.execution.evolve import nested
-from noetl.core.expression import CompiledValue, Template, is_true, plain, render, render_value, view_of
+from noetl.core.expression import (
+    CompiledValue,
+    Scope,
+    Template,
+    is_true,
+    plain,
+    render,
+    render_value,
+    view_of,
+)
 from noetl.core.limits import (
     PIPELINE_TASKS_MAX,
     RETRY_WAIT_IN_WORKER_SECONDS_MAX,
@@ -32,8 +41,6 @@ from noetl.ports.tool import Renderer, Tool, ToolCall
 # For these tools the keys of `input` are arguments, not names of the templates around them.
 _INPUT_IS_PRIVATE = frozenset(("python", "playbook", "workbook"))
 _LOG_TASKS_MAX = 20
-# A tool keeps its own time limit; this one catches a tool that does not.
-TOOL_GRACE_SECONDS = 30.0
 
 
 @dataclass(slots=True)
@@ -53,9 +60,7 @@ class Run:
     order: list[str] = field(default_factory=list)
     results: dict[str, object] = field(default_factory=dict)
     failures: dict[str, dict[str, object]] = field(default_factory=dict)
-    scopes: dict[str, dict[str, object]] = field(
-        default_factory=lambda: {"iter": {}, "step": {}, "local": {}}
-    )
+    scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
     writes: list[dict[str, object]] = field(default_factory=list)
     executed: int = 0
 
@@ -112,6 +117,7 @@ class Pipeline:
         self._clock = clock
         self._ended = Ended(run)
         self._run = run
+        self._variables = _mapping(plain(names["ctx"]))
 
     async def perform(self) -> Ended:
         self._restore_names()
@@ -158,9 +164,7 @@ class Pipeline:
             await self._retry(task, rule, outcome, attempt)
             return
         if action is Action.FAIL:
-            raise _Stop(
-                outcome.failure or Failure(kind="policy", message=f"a rule of task {task.label!r} said fail")
-            )
+            raise _Stop(outcome.failure or Failure(kind="policy", message=f"a rule of task {task.label!r} said fail"))
         if task.sets:
             self._names["output"] = self._names["outcome"] = outcome.view()
             await self._assign(task.sets, task)
@@ -187,8 +191,7 @@ class Pipeline:
             if tool is None:
                 message = f"tool kind {task.kind!r} is not available in this installation"
                 raise ToolFailed(Failure(kind="unsupported", message=message))  # noqa: TRY301
-            async with asyncio.timeout(call.timeout_seconds + TOOL_GRACE_SECONDS):
-                result = await tool.run(call)
+            result = await tool.run(call)
             value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
             if result.stdout:
                 self._ended.stdout += result.stdout
@@ -196,8 +199,6 @@ class Pipeline:
             value, failure = error.data, error.failure
         except TemplateFailed as error:
             failure = Failure(kind="template", code=error.code, message=self._place(task, str(error)))
-        except TimeoutError:
-            failure = Failure(kind="timeout", message=f"task {task.label!r} did not end in time")
         except NoetlError as error:
             failure = Failure(kind="unknown", code=error.code, message=self._place(task, str(error)))
         outcome = TaskOutcome(
@@ -261,13 +262,16 @@ class Pipeline:
 
     def _remember(self, task: CompiledTask, outcome: TaskOutcome) -> None:
         run, names = self._run, self._names
+        is_last = run.index + 1 == len(self._step.tasks)
         if task.label not in run.order or run.order[-1] != task.label:
             if task.label in run.order:
                 run.order.remove(task.label)
             run.order.append(task.label)
         run.results[task.label] = outcome.value if outcome.failure is None else plain(outcome.view())
-        names[task.label] = outcome.view()
-        names["results"] = {**_mapping(names.get("results")), task.label: outcome.view()}
+        if is_last and not task.rules and not task.sets:
+            return
+        view = names[task.label] = outcome.view()
+        names["results"] = {**_mapping(names.get("results")), task.label: view}
         names["_prev"] = outcome.value
         names["output"] = names["outcome"] = outcome.output()
         if outcome.failure is not None:
@@ -293,18 +297,13 @@ class Pipeline:
             return Action.FAIL if task.fails_unmatched else Action.CONTINUE
         return Action.FAIL if outcome.failure is not None else Action.CONTINUE
 
-    async def _retry(
-        self, task: CompiledTask, rule: CompiledRule, outcome: TaskOutcome, attempt: int
-    ) -> None:
+    async def _retry(self, task: CompiledTask, rule: CompiledRule, outcome: TaskOutcome, attempt: int) -> None:
         """Wait and run the task again, or fail when the attempts are used up."""
         allowed = await self._value(rule.attempts, task, "attempts")
-        limit = (
-            int(allowed) if isinstance(allowed, int | float | str) and str(allowed).strip().isdigit() else 3
-        )
+        limit = int(allowed) if isinstance(allowed, int | float | str) and str(allowed).strip().isdigit() else 3
         if attempt >= limit:
             raise _Stop(
-                outcome.failure
-                or Failure(kind="policy", message=f"task {task.label!r} was tried {attempt} times")
+                outcome.failure or Failure(kind="policy", message=f"task {task.label!r} was tried {attempt} times")
             )
         explicit = None if rule.delay is None else _seconds(await self._value(rule.delay, task, "delay"), 1.0)
         delay = retry_delay(rule.backoff, explicit, attempt)
@@ -332,9 +331,9 @@ class Pipeline:
     def _write(self, assignment: Assignment, value: object) -> None:
         names, path = self._names, assignment.path
         if assignment.scope == "ctx":
-            context = nested(names.get("ctx"), path, value)
-            names["ctx"] = context
-            names[path[0]] = context[path[0]]
+            self._variables = nested(self._variables, path, value)
+            names["ctx"] = Scope(self._variables, _mapping(names["workload"]), _mapping(names["steps"]))
+            names[path[0]] = self._variables[path[0]]
             self._run.writes.append({"path": list(path), "v": value})
             return
         scope = nested(self._run.scopes[assignment.scope], path, value)
@@ -359,7 +358,7 @@ class Pipeline:
     async def _render(self, value: CompiledValue | Template, names: Mapping[str, object]) -> object:
         strict = self._playbook.playbook.strict_templates
         if value.needs_child:
-            chosen = {root: plain(names[root]) for root in value.roots if root in names}
+            chosen = {root: names[root] for root in value.roots if root in names}
             return await self._renderer.render(
                 value.source,
                 chosen,
@@ -367,11 +366,13 @@ class Pipeline:
                 timeout_seconds=TEMPLATE_SECONDS_MAX,
                 tenant=self._message.tenant_id,
                 organization=self._message.organization_id,
+                strict=strict,
             )
         warnings = self._ended.warnings if len(self._ended.warnings) < WARNINGS_MAX else None
+        now = self._clock.now() if value.uses_now else None
         if isinstance(value, Template):
-            return render(value, names, now=self._clock.now(), strict=strict, warnings=warnings)
-        return plain(render_value(value, names, now=self._clock.now(), strict=strict, warnings=warnings))
+            return render(value, names, now=now, strict=strict, warnings=warnings)
+        return render_value(value, names, now=now, strict=strict, warnings=warnings)
 
     def _warn(self, message: str) -> None:
         if len(self._ended.warnings) < WARNINGS_MAX:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import replace
 
+from noetl.core.codec import sha256_hex
 from noetl.core.playbook.compile import CompiledPlaybook, compile_playbook
 from noetl.core.reference import reference_from_json
 from noetl.engine.payloads import Payloads
@@ -19,7 +21,10 @@ class Playbooks:
         self._cache: OrderedDict[str, CompiledPlaybook] = OrderedDict()
 
     def compile(self, text: str, *, file: str) -> CompiledPlaybook:
-        """Compile what a user handed in.  Raises PlaybookInvalid."""
+        """Compile what a user handed in, once per content.  Raises PlaybookInvalid."""
+        known = self.cached({"sha256": sha256_hex(text.encode("utf-8"))})
+        if known is not None:
+            return replace(known, warnings=tuple(replace(warning, file=file) for warning in known.warnings))
         compiled = compile_playbook(text, file=file, kinds=self._kinds)
         self._remember(compiled)
         return compiled

@@ -46,9 +46,7 @@ class States:
         state: ExecutionState | None = None
         position, shard_id = 0, 0
         while True:
-            events = await self._ledger.read_execution(
-                execution_id, after_position=position, limit=PAGE_EVENTS
-            )
+            events = await self._ledger.read_execution(execution_id, after_position=position, limit=PAGE_EVENTS)
             for event in events:
                 state = evolve(state, event)
                 position, shard_id = event.position, event.shard_id

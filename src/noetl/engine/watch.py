@@ -1,4 +1,4 @@
-"""Waiting for an execution to change, without polling."""
+"""Waiting for an execution to change or to end, without polling."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ from collections.abc import Iterable
 
 
 class Watchers:
+    """Who waits for which execution.  Those who wait for the end are not woken by every step on the way."""
+
     def __init__(self) -> None:
-        self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._changes: dict[int, set[asyncio.Event]] = {}
+        self._ends: dict[int, set[asyncio.Event]] = {}
 
-    @property
-    def count(self) -> int:
-        return sum(map(len, self._waiting.values()))
+    def notify(self, changed: Iterable[int], ended: Iterable[int]) -> None:
+        for waiting, execution_ids in ((self._changes, changed), (self._ends, ended)):
+            if waiting:
+                for execution_id in execution_ids:
+                    for event in waiting.get(execution_id, ()):
+                        event.set()
 
-    def notify(self, execution_ids: Iterable[int]) -> None:
-        if not self._waiting:
-            return
-        for execution_id in execution_ids:
-            for event in self._waiting.get(execution_id, ()):
-                event.set()
-
-    def watch(self, execution_id: int) -> Watch:
-        return Watch(self._waiting, execution_id)
+    def watch(self, execution_id: int, *, until_end: bool = False) -> Watch:
+        return Watch(self._ends if until_end else self._changes, execution_id)
 
 
 class Watch:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from noetl.core import event as kinds
+from noetl.core.codec import canonical_bytes
 from noetl.core.errors import (
     EnvelopeInvalid,
     ExecutionClosed,
@@ -20,7 +21,6 @@ from noetl.core.expression import plain, render
 from noetl.core.limits import ATOM_BYTES_MAX, TEMPLATE_SECONDS_MAX
 from noetl.core.playbook.compile import CompiledPlaybook, CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
-from noetl.core.codec import canonical_bytes
 from noetl.engine.names import NameBuilder, pipeline_result
 from noetl.engine.outcome import TaskOutcome, atom_document, recorded_error
 from noetl.engine.payloads import Payloads
@@ -68,17 +68,13 @@ class Worker:
             fact = _failed(message, Failure(kind="unknown", code=error.code, message=str(error)))
         except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
             log.exception("command failed unexpectedly", extra={"event": "command.defect"})
-            fact = _failed(
-                message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}")
-            )
+            fact = _failed(message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}"))
         try:
             await self._session.report(fact)
         except (LeaseLost, ExecutionClosed) as error:
             log.warning("late fact refused", extra={"event": "fact.refused", "reason": str(error)})
         except EnvelopeInvalid as error:
-            await self._session.report(
-                _failed(message, Failure(kind="config", code=error.code, message=str(error)))
-            )
+            await self._session.report(_failed(message, Failure(kind="config", code=error.code, message=str(error))))
 
     async def _fact(self, message: CommandMessage, started: float) -> Fact:
         body: Any = message.body
@@ -125,9 +121,7 @@ class Worker:
             payloads=[payload],
         )
 
-    async def _finished(
-        self, message: CommandMessage, step: CompiledStep, ended: Ended, started: float
-    ) -> Fact:
+    async def _finished(self, message: CommandMessage, step: CompiledStep, ended: Ended, started: float) -> Fact:
         """Persist the result, evaluate the atoms against it, and say how the step ended."""
         run, failure = ended.run, ended.failure
         if step.is_pipeline:
@@ -190,7 +184,7 @@ class Worker:
             if template.needs_child:
                 value = await self._renderer.render(
                     template.source,
-                    {root: plain(names[root]) for root in template.roots if root in names},
+                    {root: names[root] for root in template.roots if root in names},
                     now=self._clock.now(),
                     timeout_seconds=TEMPLATE_SECONDS_MAX,
                     tenant=message.tenant_id,
@@ -271,11 +265,7 @@ def _completing_names(view: object) -> dict[str, object]:
         "result": value,
         "response": value,
         "error": error,
-        **(
-            {}
-            if not isinstance(value, dict)
-            else {k: v for k, v in value.items() if k not in ("status", "error")}
-        ),
+        **({} if not isinstance(value, dict) else {k: v for k, v in value.items() if k not in ("status", "error")}),
     }
     return {"output": output, "outcome": output, "result": view, "response": view, "error": error}
 

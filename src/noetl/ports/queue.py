@@ -39,9 +39,7 @@ class Queue(Protocol):
 class Executions(Protocol):
     """The projection that lists and status views read."""
 
-    async def find(
-        self, execution_id: int, *, tenant_id: str, organization_id: str
-    ) -> ExecutionRow | None: ...
+    async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionRow | None: ...
 
     async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]: ...
 

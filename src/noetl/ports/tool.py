@@ -50,7 +50,9 @@ class Tool(Protocol):
 
     async def start(self) -> None: ...
 
-    async def run(self, call: ToolCall) -> ToolResult: ...
+    async def run(self, call: ToolCall) -> ToolResult:
+        """Perform one call.  The tool keeps `timeout_seconds` itself and fails with kind `timeout`."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -68,4 +70,5 @@ class Renderer(Protocol):
         timeout_seconds: float,
         tenant: str,
         organization: str,
+        strict: bool = False,
     ) -> object: ...

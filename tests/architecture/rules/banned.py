@@ -75,9 +75,7 @@ def template_environments(sources: Iterable[Module]) -> list[Finding]:
         size = len(derived)
         for source in sources:
             for node in nodes(source):
-                if isinstance(node, ast.ClassDef) and any(
-                    _qualified(source, base) in derived for base in node.bases
-                ):
+                if isinstance(node, ast.ClassDef) and any(_qualified(source, base) in derived for base in node.bases):
                     derived.add(f"{source.name}.{node.name}")
     return [
         finding("one template environment", source, call, "constructs a Jinja2 environment")
@@ -118,11 +116,7 @@ UNSAFE_YAML = words(
 
 def unsafe_yaml(source: Module) -> list[Finding]:
     message = "YAML is read with a safe loader"
-    found = [
-        finding("safe YAML", source, node, message)
-        for node, name in references(source)
-        if name in UNSAFE_YAML
-    ]
+    found = [finding("safe YAML", source, node, message) for node, name in references(source) if name in UNSAFE_YAML]
     for call, name in calls(source):
         if name in {"yaml.load", "yaml.load_all"}:
             loaders = [*call.args[1:2], *(item.value for item in call.keywords if item.arg == "Loader")]
@@ -234,11 +228,7 @@ SQL_START = re.compile(
 
 def _docstrings(source: Module) -> set[ast.AST]:
     """Strings that stand alone as a statement: documentation, never a query."""
-    return {
-        node.value
-        for node in nodes(source)
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
+    return {node.value for node in nodes(source) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
 
 
 def _is_sql(node: ast.AST) -> bool:
@@ -267,9 +257,7 @@ def sql_from_pieces(source: Module) -> list[Finding]:
     found = []
     for node in nodes(source):
         is_joined = isinstance(node, ast.JoinedStr) and len(node.values) > 1 and _is_sql(node)
-        is_added = (
-            isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and _is_sql(node.left)
-        )
+        is_added = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Mod) and _is_sql(node.left)
         is_formatted = (
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
@@ -304,6 +292,4 @@ def empty_names(source: Module) -> list[Finding]:
         for node in nodes(source)
         if isinstance(node, ast.ClassDef) and node.name.endswith(EMPTY_ENDINGS)
     ]
-    return [
-        finding("telling names", source, node, f"{name} says nothing; name the noun") for node, name in named
-    ]
+    return [finding("telling names", source, node, f"{name} says nothing; name the noun") for node, name in named]

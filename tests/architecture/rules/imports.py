@@ -37,9 +37,7 @@ CORE_BANNED = words(
 CORE_ALLOWED_NAMES = frozenset({"pathlib.PurePosixPath", "uuid.UUID"})
 CORE_THIRD_PARTY = frozenset({"yaml", "pydantic"})
 
-ENGINE_BANNED = words(
-    "aiohttp asyncpg azure boto3 google httpx nats obstore psycopg pyarrow pyspark starlette uvicorn"
-)
+ENGINE_BANNED = words("aiohttp asyncpg azure boto3 google httpx nats obstore psycopg pyarrow pyspark starlette uvicorn")
 
 # A package with one home: nobody else may know it.
 HOMES: dict[str, tuple[str, ...]] = {

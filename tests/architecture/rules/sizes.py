@@ -63,9 +63,7 @@ def body_lines(function: Function) -> int:
 
 def long_functions(source: Module) -> list[Finding]:
     return [
-        _named(
-            "function size", source, node, f"a body of {body_lines(node)} lines, at most {FUNCTION_LINES_MAX}"
-        )
+        _named("function size", source, node, f"a body of {body_lines(node)} lines, at most {FUNCTION_LINES_MAX}")
         for node in functions(source)
         if body_lines(node) > FUNCTION_LINES_MAX
     ]

@@ -60,9 +60,7 @@ def module(text: str, path: str = "src/noetl/engine/sample.py") -> Module:
 def modules(folder: str) -> tuple[Module, ...]:
     """Every Python file below a folder of the repository."""
     files = sorted(path for path in (ROOT / folder).rglob("*.py") if "__pycache__" not in path.parts)
-    return tuple(
-        module(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()) for path in files
-    )
+    return tuple(module(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix()) for path in files)
 
 
 def product() -> tuple[Module, ...]:
@@ -115,9 +113,7 @@ def aliases(source: Module) -> dict[str, str]:
     for node in nodes(source):
         if isinstance(node, ast.Import):
             for name in node.names:
-                found[name.asname or name.name.split(".")[0]] = (
-                    name.name if name.asname else name.name.split(".")[0]
-                )
+                found[name.asname or name.name.split(".")[0]] = name.name if name.asname else name.name.split(".")[0]
         elif isinstance(node, ast.ImportFrom):
             for name in node.names:
                 found[name.asname or name.name] = f"{absolute(source, node)}.{name.name}"

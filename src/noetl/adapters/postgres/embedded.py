@@ -122,9 +122,7 @@ class EmbeddedPostgres:
         if not os.path.exists("/proc/self/cmdline"):
             raise EmbeddedPostgresFailed("the embedded Postgres needs Linux with /proc: use your own server")
         if not str(self._home).isprintable():
-            raise EmbeddedPostgresFailed(
-                f"NOETL_HOME {str(self._home)!r} has unprintable characters: move it"
-            )
+            raise EmbeddedPostgresFailed(f"NOETL_HOME {str(self._home)!r} has unprintable characters: move it")
         with _explained("start", self._home):
             self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
             with locked(self._lock):
@@ -221,9 +219,7 @@ def _create_data(place: Place, user: ServerUser, binaries: Path) -> None:
     initdb = ["-U", "postgres", "--auth=trust", "--no-sync", "--locale=C.UTF-8", "-E", "UTF8"]
     try:
         _must_run(user, [binaries / "bin" / "initdb", *initdb, "-D", passing])
-        _must_run(
-            user, [binaries / "bin" / "postgres", *single, "-D", passing, "postgres"], _FIRST_STATEMENTS
-        )
+        _must_run(user, [binaries / "bin" / "postgres", *single, "-D", passing, "postgres"], _FIRST_STATEMENTS)
         # One sync at the end, before the name exists: a power cut must not take committed events with it.
         _must_run(user, [binaries / "bin" / "initdb", "--sync-only", "-D", passing])
     except EmbeddedPostgresFailed:
@@ -271,9 +267,7 @@ def _await_answer(place: Place, pid: int, *, adopted: bool) -> ServerAddress | N
                     return None
         if time.monotonic() > until:
             advice = "It goes on, perhaps with recovery after a crash: start again to wait for it"
-            raise _failure(
-                f"Postgres (pid {pid}) is not ready after {START_SECONDS_MAX:.0f} s", place, advice
-            )
+            raise _failure(f"Postgres (pid {pid}) is not ready after {START_SECONDS_MAX:.0f} s", place, advice)
         time.sleep(_POLL_SECONDS)
     return None
 
@@ -380,11 +374,7 @@ def _serves(pid: int, place: Place) -> bool:
 
 def _backends(place: Place) -> list[int]:
     title = f"postgres: {place.title}: ".encode()
-    return [
-        pid
-        for pid in _pids()
-        if (words := _words(pid)) and words[0].startswith(title) and _is_owner(pid, place)
-    ]
+    return [pid for pid in _pids() if (words := _words(pid)) and words[0].startswith(title) and _is_owner(pid, place)]
 
 
 def _is_dying(pid: int, place: Place) -> bool:

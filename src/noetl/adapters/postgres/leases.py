@@ -28,9 +28,7 @@ class PostgresLeases:
             query("reads.sql", "lease_node"), instance=instance, kind=kind, lease_seconds=NODE_LEASE_SECONDS
         )
         if not rows:
-            raise LedgerUnavailable(
-                "no node number could be leased: all are taken or another process was faster"
-            )
+            raise LedgerUnavailable("no node number could be leased: all are taken or another process was faster")
         return NodeLease(rows[0]["runtime_id"], rows[0]["node_number"], rows[0]["last_id"])
 
     async def renew_node(self, runtime_id: int, *, last_id: int) -> bool:

@@ -179,9 +179,7 @@ def prepare_socket_dir(place: Place, user: ServerUser) -> Path:
     if not os.path.lexists(path):
         made = user.run(["/bin/mkdir", "-m", "700", path])
         if made.returncode != 0:
-            raise EmbeddedPostgresFailed(
-                f"cannot make {path}: {made.stderr.decode(errors='replace').strip()}"
-            )
+            raise EmbeddedPostgresFailed(f"cannot make {path}: {made.stderr.decode(errors='replace').strip()}")
     _require_own_directory(path, user)
     if stat.S_IMODE(path.lstat().st_mode) & 0o077:
         raise EmbeddedPostgresFailed(f"{path} is open to other users: remove it, noetl makes it anew")
@@ -282,9 +280,7 @@ def _make_system_directory(path: Path, system_root: Path, user: ServerUser) -> N
             make_directory(directory, mode=0o755)
         found = directory.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0 or found.st_mode & 0o022:
-            raise EmbeddedPostgresFailed(
-                f"{directory} must be a directory that only root can write: correct it"
-            )
+            raise EmbeddedPostgresFailed(f"{directory} must be a directory that only root can write: correct it")
     if not user.approves(_SEARCHABLE, path):
         raise EmbeddedPostgresFailed(f"user {user.name!r} cannot reach {path}: make its parents searchable")
 

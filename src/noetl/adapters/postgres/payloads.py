@@ -1,4 +1,4 @@
-"""Small payloads in `noetl.payload`.  Most arrive with the statement that commits their event; `put` is for the rest."""
+"""Small payloads in `noetl.payload`.  Most arrive with the commit of their event; `put` is for the rest."""
 
 from __future__ import annotations
 

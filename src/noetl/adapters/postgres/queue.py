@@ -22,9 +22,7 @@ class PostgresQueue:
         return [QueuedCommand(**dict(row)) for row in rows]
 
     async def release_all(self, *, except_sessions: Sequence[int]) -> int:
-        rows = await self._reader.fetch(
-            query("reads.sql", "release_commands"), sessions=list(except_sessions)
-        )
+        rows = await self._reader.fetch(query("reads.sql", "release_commands"), sessions=list(except_sessions))
         return len(rows)
 
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
@@ -64,9 +62,7 @@ class PostgresExecutions:
         rows = await self._reader.fetch(query("reads.sql", "open_executions"), first_id=SYSTEM_ID_LIMIT)
         return [row["execution_id"] for row in rows]
 
-    async def idempotent(
-        self, *, tenant_id: str, organization_id: str, idempotency_key: str
-    ) -> IdempotencyRow | None:
+    async def idempotent(self, *, tenant_id: str, organization_id: str, idempotency_key: str) -> IdempotencyRow | None:
         rows = await self._reader.fetch(
             query("reads.sql", "idempotent"),
             tenant_id=tenant_id,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from itertools import count
 from typing import Any
 
 from noetl.core.codec import canonical_bytes, parse_json
-from noetl.core.errors import LedgerCorrupt
+from noetl.core.errors import EnvelopeInvalid, LedgerCorrupt
 from noetl.core.event import Event, Sealed, envelope
 
 
@@ -50,19 +52,18 @@ def event_of(row: Any) -> Event:
         ingest_time=iso(row["ingest_time"]),
     )
     if hashlib.sha256(canonical_bytes(envelope(event))).digest() != row["checksum"]:
-        raise LedgerCorrupt(
-            f"event {event.event_id} of execution {event.execution_id} does not match its checksum"
-        )
+        raise LedgerCorrupt(f"event {event.event_id} of execution {event.execution_id} does not match its checksum")
     return event
 
 
 def advance_document(events: Sequence[Sealed]) -> str:
     """The events of a decider as one JSON document.  The sealed bytes go in as they are."""
-    return "[%s]" % ",".join(
+    rows = (
         f'{{"shard_id":{e.event.shard_id},"position":{e.event.position},'
         f'"stream_version":{e.event.stream_version},"checksum":"\\\\x{e.checksum}",{e.text[1:]}'
         for e in events
     )
+    return f"[{','.join(rows)}]"
 
 
 def append_row(sealed: Sealed, *, number: int, offer: int, shard_id: int, extra: str) -> str:
@@ -70,3 +71,37 @@ def append_row(sealed: Sealed, *, number: int, offer: int, shard_id: int, extra:
         f'{{"n":{number},"offer":{offer},"shard_id":{shard_id},{extra}"checksum":"\\\\x{sealed.checksum}",'
         f"{sealed.text[1:]}"
     )
+
+
+# An escaped NUL: the escape itself is not escaped.
+_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
+_TEXT_COLUMNS = (
+    "tenant_id",
+    "organization_id",
+    "event_time",
+    "producer",
+    "transition_key",
+    "correlation_id",
+    "idempotency_key",
+    "command_id",
+    "stage_id",
+    "frame_id",
+)
+
+
+def nul_shielded(document: str) -> tuple[str, str | None]:
+    """Postgres stores the escaped NUL as `json` but reads no document that has one.  It goes in as a mark
+    that the document does not contain, and the statement turns it back; None when nothing had to be done."""
+    if "\\u0000" not in document:
+        return document, None
+    marks = (f"\ue000{number}\ue001" for number in count())
+    mark = next(mark for mark in marks if mark not in document)
+    return _NUL.sub(lambda match: match.group(1) + mark, document), mark
+
+
+def refuse_nul_in_text(events: Iterable[Event]) -> None:
+    """A body may hold a NUL; a column of type text may not."""
+    for event in events:
+        for name in _TEXT_COLUMNS:
+            if "\0" in (getattr(event, name) or ""):
+                raise EnvelopeInvalid(f"{name} of {event.event_type} contains a NUL character")

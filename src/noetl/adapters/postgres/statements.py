@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-_PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
+_PARAMETER = re.compile(r"(?<!:):([a-z_][a-z0-9_]*)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def query(file: str, name: str) -> Statement:
 
 
 @cache
-def composed(file: str, parts: tuple[str, ...]) -> Statement:
+def composed(file: str, parts: tuple[str, ...], *, begin: str = "begin") -> Statement:
     """One statement from its first part, the chosen CTEs and its last part."""
     sections = _sections(file, "part")
-    body = ",\n".join((sections["begin"], *(sections[part] for part in parts)))
+    body = ",\n".join((sections[begin], *(sections[part] for part in parts)))
     return _statement(f"{body}\n{sections['end']}")

@@ -8,7 +8,8 @@ import time
 
 class SystemClock:
     def now(self) -> str:
-        return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        # `isoformat` is several times faster than `strftime`, and every event asks.
+        return datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
     def moment(self) -> datetime.datetime:
         return datetime.datetime.now(datetime.UTC)

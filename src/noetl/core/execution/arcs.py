@@ -9,9 +9,9 @@ from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, TemplateFailed
 from noetl.core.execution.evolve import write
 from noetl.core.execution.state import Entry, StepResult
-from noetl.core.execution.values import Scene, evaluate, evaluate_value
+from noetl.core.execution.values import NeedsWorker, Scene, evaluate, evaluate_value
 from noetl.core.expression import is_true
-from noetl.core.limits import CONTEXT_ENTRY_BYTES_MAX, CONTEXT_INLINE_BYTES_MAX, WARNINGS_MAX
+from noetl.core.limits import CONTEXT_INLINE_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX, WARNINGS_MAX
 from noetl.core.playbook.compile import Assignment, CompiledArc, CompiledStep
 from noetl.core.playbook.model import Mode
 
@@ -32,6 +32,15 @@ class Routing:
 def route(scene: Scene, step: CompiledStep, result: StepResult) -> Routing:
     """Choose arcs and values for a finished step.  Raises NeedsWorker when data is needed."""
     walk = _Walk(scene, step)
+    try:
+        return _routed(walk, step, result)
+    except NeedsWorker as need:
+        # The worker must see what this walk wrote before it came to the expression.
+        need.writes = walk.writes
+        raise
+
+
+def _routed(walk: _Walk, step: CompiledStep, result: StepResult) -> Routing:
     failed = result.status == "error"
     if not failed:
         walk.apply(step.sets)
@@ -51,22 +60,26 @@ class _Walk:
     def __init__(self, scene: Scene, step: CompiledStep) -> None:
         self._scene = scene
         self._step = step
-        self._writes: list[Mapping[str, object]] = []
+        self.writes: tuple[Mapping[str, object], ...] = ()
         self._warnings: list[str] = []
         self._guard_error: str | None = None
 
     def apply(self, sets: tuple[Assignment, ...]) -> None:
         """All values of one block are evaluated before any is written."""
-        block = []
+        block: list[Mapping[str, object]] = []
+        variables = self._scene.variables
         for assignment in sets:
             assert assignment.server is not None
             try:
-                entry = evaluate_value(self._scene, assignment.server)
-                block.append(_checked(self._scene, assignment, entry))
+                entry = evaluate_value(self._scene, assignment.server, must_be_inline=len(assignment.path) > 1)
+                item = _recorded(variables, assignment, entry)
             except (TemplateFailed, EnvelopeInvalid) as error:
                 self._warn(f"set {'.'.join(assignment.path)}: {error}")
-        self._writes.extend(block)
-        self._scene = replace(self._scene, variables=write(self._scene.variables, block))
+                continue
+            block.append(item)
+            variables = write(variables, [item])
+        self.writes += tuple(block)
+        self._scene = replace(self._scene, variables=variables)
 
     def choose(self, *, failed: bool) -> list[int]:
         fired = []
@@ -87,7 +100,7 @@ class _Walk:
         try:
             entry = evaluate(self._scene, arc.when)
         except TemplateFailed as error:
-            self._guard_error = f"arc {number} to {arc.target!r}: {error}"
+            self._guard_error = _bounded(f"arc {number} to {arc.target!r}: {error}")
             self._warn(self._guard_error)
             return False
         return True if not entry.is_inline else is_true(entry.value)
@@ -96,42 +109,53 @@ class _Walk:
         """Nothing matched: an error of routing, or simply the end of this branch (None)."""
         if self._guard_error is not None:
             message = f"step {self._step.name!r}: no arc matched and a guard failed: {self._guard_error}"
-            return {"kind": "template", "code": "routing_error", "retryable": False, "message": message}
+            return _error("template", "routing_error", message)
         if self._scene.playbook.playbook.no_next_is_error:
             message = f"step {self._step.name!r}: no arc matched"
-            return {"kind": "policy", "code": "routing_no_match", "retryable": False, "message": message}
+            return _error("policy", "routing_no_match", message)
         return None
 
     def _warn(self, message: str) -> None:
         if len(self._warnings) < WARNINGS_MAX:
-            self._warnings.append(message)
+            self._warnings.append(_bounded(message))
 
-    def routing(
-        self, outcome: str, fired: list[int], *, error: Mapping[str, object] | None = None
-    ) -> Routing:
+    def routing(self, outcome: str, fired: list[int], *, error: Mapping[str, object] | None = None) -> Routing:
         targets = [self._step.arcs[number].target for number in fired]
         return Routing(
             outcome=outcome,
             arcs=tuple(fired),
-            targets=tuple(
-                dict.fromkeys(target for target in targets if target in self._scene.playbook.steps)
-            ),
-            writes=tuple(self._writes),
+            targets=tuple(dict.fromkeys(target for target in targets if target in self._scene.playbook.steps)),
+            writes=self.writes,
             warnings=tuple(self._warnings),
             error=error,
             leaf=not self._step.has_next,
         )
 
 
-def _checked(scene: Scene, assignment: Assignment, entry: Entry) -> dict[str, object]:
-    """A write as it will be recorded; refused when it would make the context too large to carry inline."""
-    if entry.is_inline:
-        size = len(canonical_bytes(entry.value))
-        inline = sum(len(canonical_bytes(e.value)) for e in scene.variables.values() if e.is_inline)
-        if size > CONTEXT_ENTRY_BYTES_MAX and inline + size > CONTEXT_INLINE_BYTES_MAX:
-            raise EnvelopeInvalid(
-                f"{size} bytes do not fit: ctx may hold {CONTEXT_INLINE_BYTES_MAX} bytes inline, {inline} are used"
-            )
-    elif len(assignment.path) > 1:
-        raise EnvelopeInvalid("a value by reference cannot be written below another key")
-    return {"path": list(assignment.path), **entry.to_json()}
+def _error(kind: str, code: str, message: str) -> Mapping[str, object]:
+    return {"kind": kind, "code": code, "retryable": False, "message": _bounded(message)}
+
+
+def _bounded(message: str) -> str:
+    return message[:ERROR_MESSAGE_CHARS_MAX]
+
+
+def _recorded(variables: Mapping[str, Entry], assignment: Assignment, entry: Entry) -> dict[str, object]:
+    """A write as it will be recorded; refused when the context would lose data or grow beyond its bound."""
+    item: dict[str, object] = {"path": list(assignment.path)}
+    if not entry.is_inline:
+        return {**item, "ref": entry.reference, "at": list(entry.path)}
+    name = assignment.path[0]
+    held = variables.get(name)
+    if len(assignment.path) > 1 and held is not None and not held.is_inline:
+        raise EnvelopeInvalid(f"ctx.{name} is held by reference and cannot be changed in part; write it whole")
+    item["v"] = entry.value
+    before = _inline_bytes(variables)
+    after = _inline_bytes(write(variables, [item]))
+    if after > max(before, CONTEXT_INLINE_BYTES_MAX):
+        raise EnvelopeInvalid(f"ctx would hold {after} bytes inline, the limit is {CONTEXT_INLINE_BYTES_MAX}")
+    return item
+
+
+def _inline_bytes(variables: Mapping[str, Entry]) -> int:
+    return sum(len(canonical_bytes(entry.value)) for entry in variables.values() if entry.is_inline)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from noetl.core.execution.evolve import write
 from noetl.core.execution.state import Command, ExecutionState
-from noetl.core.playbook.compile import CompiledPlaybook, Needs
-
-_EVERYTHING = Needs(names=frozenset(), everything=True)
+from noetl.core.playbook.compile import CompiledPlaybook
+from noetl.core.playbook.needs import Needs
 
 
 def command_body(state: ExecutionState, playbook: CompiledPlaybook, command: Command) -> dict[str, object]:
-    """The body of a command, a pure function of the state at its issue: a lost queue can be rebuilt from events."""
-    step = playbook.steps[command.step]
-    needs = step.needs if command.kind == "step" else _EVERYTHING
+    """The body of a command, a pure function of the state: a lost queue can be rebuilt from events."""
+    if command.expression is None:
+        needs = playbook.steps[command.step].needs
+    else:
+        needs = playbook.expressions[command.expression].needs
     body: dict[str, object] = {
         "playbook": state.playbook,
         "path": state.path,
@@ -34,14 +36,15 @@ def command_body(state: ExecutionState, playbook: CompiledPlaybook, command: Com
 
 
 def _names(state: ExecutionState, needs: Needs, command: Command) -> dict[str, Mapping[str, object]]:
+    context = write(state.variables, command.pending_writes)
     if needs.everything:
-        workload, variables, steps = state.workload, state.variables, state.step_results
+        workload, variables, steps = state.workload, context, state.step_results
     else:
         names = set(needs.names)
         if names & {"result", "response"}:
             names.update(command.parents)
         workload = {name: state.workload[name] for name in names if name in state.workload}
-        variables = {name: state.variables[name] for name in names if name in state.variables}
+        variables = {name: context[name] for name in names if name in context}
         steps = {name: state.step_results[name] for name in names if name in state.step_results}
     return {
         "workload": {name: entry.to_json() for name, entry in workload.items()},

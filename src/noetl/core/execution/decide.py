@@ -15,9 +15,7 @@ from noetl.core.execution.state import ExecutionState
 from noetl.core.execution.values import NeedsWorker, Scene
 from noetl.core.playbook.compile import CompiledPlaybook
 
-_WAKES = frozenset(
-    (kinds.PLAYBOOK_INITIALIZED, kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.STEP_DECIDED)
-)
+_WAKES = frozenset((kinds.PLAYBOOK_INITIALIZED, kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.STEP_DECIDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +57,8 @@ class _Run:
         result = self.state.step_results.get(name)
         if pending is None or result is None or self.state.issued_steps.get(name) != pending.run:
             return
+        if any(command.step == name for command in self.state.commands.values()):
+            return  # an answer is still on its way
         scene = Scene(
             state=self.state,
             playbook=self._playbook,
@@ -70,13 +70,20 @@ class _Run:
         try:
             routing = route(scene, self._playbook.steps[name], result)
         except NeedsWorker as need:
-            self._ask(name, pending.run, pending.asked + 1, need.expression.key)
+            self._ask(name, pending.run, pending.asked + 1, need)
             return
         self._emit(_decided(name, pending.run, routing))
 
-    def _ask(self, step: str, run: int, number: int, expression: str) -> None:
+    def _ask(self, step: str, run: int, number: int, need: NeedsWorker) -> None:
         command_id = f"{step}#{run}/eval/{number}"
-        meta = {"step": step, "run": run, "kind": "evaluate", "expression": expression}
+        meta: dict[str, object] = {
+            "step": step,
+            "run": run,
+            "kind": "evaluate",
+            "expression": need.expression.key,
+        }
+        if need.writes:
+            meta["pending_writes"] = list(need.writes)
         self._emit(
             Draft(
                 event_type=kinds.COMMAND_ISSUED,
@@ -96,7 +103,7 @@ class _Run:
             self._finish()
 
     def _ready(self) -> list[str]:
-        """Requested steps that no other live step can still reach; the first requested one when all is quiet."""
+        """Requested steps that no other live step can still reach; when all is quiet, the first requested."""
         steps, requested = self._playbook.steps, self.state.requested_steps
         live = [name for name in (*self.state.issued_steps, *requested) if name in steps]
         waiting = sorted((name for name in requested if name not in self.state.issued_steps), key=self._order)
@@ -112,16 +119,19 @@ class _Run:
     def _order(self, name: str) -> int:
         return self._playbook.steps[name].number
 
-    def _issue(self, step: str) -> None:
+    def _issue(self, step: str, *, closing: bool = False) -> None:
         run = self.state.runs.get(step, 0) + 1
         command_id = f"{step}#{run}"
         parents = list(dict.fromkeys(self.state.requested_steps.get(step, ())))
+        meta: dict[str, object] = {"step": step, "run": run, "kind": "step", "parents": parents}
+        if closing:
+            meta["closing"] = True
         self._emit(
             Draft(
                 event_type=kinds.COMMAND_ISSUED,
                 transition_key=kinds.issued_key(command_id),
                 command_id=command_id,
-                meta={"step": step, "run": run, "kind": "step", "parents": parents},
+                meta=meta,
             )
         )
 
@@ -135,13 +145,11 @@ class _Run:
 
     def _finish(self) -> None:
         state, playbook = self.state, self._playbook.playbook
-        final_pending = playbook.final_step is not None and playbook.final_step not in state.runs
-        may_end = final_pending or playbook.final_step is None
-        wants_end = "end" in self._playbook.steps and "end" not in state.runs and state.has_leaf_end
-        if may_end and wants_end and state.failure is None:
+        may_end = state.failure is None and not state.is_closing and "end" in self._playbook.steps
+        if may_end and state.has_leaf_end and "end" not in state.runs:
             self._issue("end")
-        elif final_pending:
-            self._issue(str(playbook.final_step))
+        elif playbook.final_step is not None and playbook.final_step not in state.runs:
+            self._issue(playbook.final_step, closing=True)
         else:
             self._emit(_terminal(state))
 

@@ -22,27 +22,28 @@ from noetl.core.execution.state import (
     entry_from_json,
 )
 
-
 V = TypeVar("V")
 
 
 def evolve(state: ExecutionState | None, event: Event) -> ExecutionState:
-    """Fold one event.  An event that the state already contains changes nothing; a missing one is an error."""
+    """Fold one event.  One that the state already contains changes nothing; a missing one is an error."""
     if state is None:
         if event.event_type != kinds.PLAYBOOK_INITIALIZED:
             raise LedgerCorrupt(f"execution {event.execution_id} begins with {event.event_type}")
         return _initialized(event)
+    if event.execution_id != state.execution_id:
+        raise LedgerCorrupt(f"an event of execution {event.execution_id} among those of {state.execution_id}")
     if event.stream_version <= state.version:
         return state
     if event.stream_version != state.version + 1:
-        raise LedgerCorrupt(
-            f"execution {event.execution_id}: event {event.stream_version} follows {state.version}; one is missing"
-        )
+        raise LedgerCorrupt(f"execution {event.execution_id}: event {event.stream_version} follows {state.version}")
     fold = _FOLDS.get(event.event_type)
     if fold is None:
         raise LedgerCorrupt(f"execution {event.execution_id}: no fold for {event.event_type}")
     changes = fold(state, event) or {}
-    return replace(state, version=event.stream_version, last_event_id=event.event_id, **changes)
+    changes["version"] = event.stream_version
+    changes["last_event_id"] = event.event_id
+    return state.changed(changes)
 
 
 def fold_all(events: Iterable[Event], state: ExecutionState | None = None) -> ExecutionState | None:
@@ -80,6 +81,7 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         return None
     parents = meta.get("parents", ())
     assert isinstance(parents, Sequence)
+    pending_writes: Any = meta.get("pending_writes", ())
     command = Command(
         command_id=command_id,
         step=step,
@@ -88,6 +90,7 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         status=CommandStatus.ISSUED,
         expression=str(meta["expression"]) if "expression" in meta else None,
         parents=tuple(str(parent) for parent in parents),
+        pending_writes=tuple(pending_writes),
     )
     commands = {**state.commands, command_id: command}
     if kind != "step":
@@ -99,6 +102,7 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         "runs": {**state.runs, step: run},
         "issued_steps": {**state.issued_steps, step: run},
         "requested_steps": _without(state.requested_steps, step),
+        "is_closing": state.is_closing or meta.get("closing") is True,
     }
 
 
@@ -149,9 +153,7 @@ def _waiting(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     if command is None or command.waits >= number:
         return None
     due_at = str(event.meta["due_at"])
-    waiting = replace(
-        command, status=CommandStatus.WAITING, waits=number, resume=event.payload_ref, due_at=due_at
-    )
+    waiting = replace(command, status=CommandStatus.WAITING, waits=number, resume=event.payload_ref, due_at=due_at)
     name = retry_timer(command.command_id, number)
     return {
         "commands": {**state.commands, command.command_id: waiting},
@@ -220,21 +222,21 @@ _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] =
 }
 
 
-def write(
-    variables: Mapping[str, Entry], writes: Sequence[Mapping[str, object]] | None
-) -> Mapping[str, Entry]:
-    """Apply recorded writes in order.  A deeper path updates a copy of the nested mapping."""
+def write(variables: Mapping[str, Entry], writes: Sequence[Mapping[str, object]] | None) -> Mapping[str, Entry]:
+    """Apply recorded writes in order: `path` below ctx, then `v` or a place (`ref`, `at`) in a payload.  A
+    deeper path updates a copy of the nested mapping."""
     if not writes:
         return variables
     result = dict(variables)
     for item in writes:
         path: Any = item["path"]
-        entry = entry_from_json(item)
+        reference: Any = item.get("ref")
+        at: Any = item.get("at", ())
         if len(path) == 1:
-            result[path[0]] = entry
+            result[path[0]] = Entry(item.get("v"), reference, tuple(at))
         else:
             base = result.get(path[0], Entry({}))
-            result[path[0]] = Entry(nested(base.value, path[1:], entry.value))
+            result[path[0]] = Entry(nested(base.value, path[1:], item.get("v")))
     return result
 
 

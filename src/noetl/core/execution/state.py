@@ -22,7 +22,7 @@ class CommandStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value of the context or the workload: inline, or a place inside a payload (`reference` and `path`)."""
+    """A value of the context or the workload: inline, or a place (`path`) inside a payload."""
 
     value: object = None
     reference: Mapping[str, object] | None = None
@@ -67,7 +67,9 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """An open command: issued and not yet ended."""
+    """An open command: issued and not yet ended.
+
+    `pending_writes` belong to an `evaluate` command: what the router wrote before the expression."""
 
     command_id: str
     step: str
@@ -80,6 +82,7 @@ class Command:
     expression: str | None = None
     parents: tuple[str, ...] = ()
     due_at: str | None = None
+    pending_writes: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,11 +94,12 @@ class Pending:
     asked: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ExecutionState:
     """Everything the router knows about one execution.
 
-    `variables` are the context writes; `loop_state`, `emitted_loop_epochs` and `pagination_state` belong to loops."""
+    `variables` are the context writes; `is_closing` says that the final step was started; `loop_state`,
+    `emitted_loop_epochs` and `pagination_state` belong to loops."""
 
     execution_id: int
     tenant_id: str = "default"
@@ -123,9 +127,18 @@ class ExecutionState:
     failure: Mapping[str, object] | None = None
     last_step: str | None = None
     has_leaf_end: bool = False
+    is_closing: bool = False
     result: Mapping[str, object] | None = None
     parent_execution_id: int | None = None
 
     @property
     def is_terminal(self) -> bool:
         return self.status is not Status.RUNNING
+
+    def changed(self, changes: Mapping[str, object]) -> ExecutionState:
+        """As `dataclasses.replace`, twenty times faster: the fold of every event ends here.  That is why this one
+        class has no slots."""
+        new = object.__new__(ExecutionState)
+        new.__dict__.update(self.__dict__)
+        new.__dict__.update(changes)
+        return new

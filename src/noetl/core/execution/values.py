@@ -1,7 +1,7 @@
 """Evaluating the router's expressions against the state, without ever opening a payload.
 
-An expression that cannot be evaluated from atoms and inline values raises NeedsWorker: the caller then asks for one
-internal `evaluate` command and goes on from its recorded answer."""
+An expression that cannot be evaluated from atoms and inline values raises NeedsWorker: the caller then asks
+for one internal `evaluate` command and goes on from its recorded answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from noetl.core.errors import TemplateFailed
 from noetl.core.execution.state import Entry, ExecutionState, StepResult
-from noetl.core.expression import AtomError, EventName, Template, Undefined, render
+from noetl.core.expression import AtomError, EventName, Template, Undefined, normalise, render
 from noetl.core.playbook.compile import CompiledPlaybook, ServerExpression, ServerValue
 
 # Each compares equal to every synonym of its situation.
@@ -26,6 +26,7 @@ class NeedsWorker(Exception):
     def __init__(self, expression: ServerExpression) -> None:
         super().__init__(expression.key)
         self.expression = expression
+        self.writes: tuple[Mapping[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +58,29 @@ def evaluate(scene: Scene, expression: ServerExpression) -> Entry:
             raise NeedsWorker(expression)
         atoms[atom.name] = outcome
     names = _Names(scene, expression, atoms)
-    return Entry(render(plan.residual, names, now=scene.now, strict=scene.playbook.playbook.strict_templates))
+    value = render(plan.residual, names, now=scene.now, strict=scene.playbook.playbook.strict_templates)
+    # Plain data only: what is folded now must equal what is read back from the ledger later.
+    return Entry(normalise(value))
 
 
-def evaluate_value(scene: Scene, value: ServerValue) -> Entry:
+def evaluate_value(scene: Scene, value: ServerValue, *, must_be_inline: bool = False) -> Entry:
     """A whole YAML value: one expression keeps its entry, a nested one becomes inline."""
-    if len(value.leaves) == 1 and value.leaves[0][0] == ():
+    if len(value.leaves) == 1 and value.leaves[0][0] == () and not must_be_inline:
         return evaluate(scene, value.leaves[0][1])
     filled = value.skeleton
     for path, expression in value.leaves:
-        entry = evaluate(scene, expression)
-        if not entry.is_inline:
-            raise NeedsWorker(expression)
-        filled = _put(filled, path, entry.value)
+        filled = _put(filled, path, _inline_value(scene, expression))
     return Entry(filled)
+
+
+def _inline_value(scene: Scene, expression: ServerExpression) -> object:
+    """A value that must be part of another one.  A worker is asked once; a large answer is refused."""
+    entry = evaluate(scene, expression)
+    if entry.is_inline:
+        return entry.value
+    if expression.key in scene.answers:
+        raise TemplateFailed("the value is too large to be part of another one: write it to a key of its own")
+    raise NeedsWorker(expression)
 
 
 def _answered(expression: ServerExpression, answer: Mapping[str, object]) -> Entry:
@@ -151,11 +161,7 @@ class _Names(Mapping[str, object]):
         for mention in self._expression.template.mentions:
             if mention[0] == "ctx" and len(mention) > 1:
                 key = mention[1]
-                if (
-                    key not in scene.variables
-                    and key not in scene.state.workload
-                    and key in scene.state.step_results
-                ):
+                if key not in scene.variables and key not in scene.state.workload and key in scene.state.step_results:
                     raise NeedsWorker(self._expression)
         merged = {**scene.state.workload, **scene.variables}
         return self._inline(merged, self._expression.template, "ctx")

@@ -6,7 +6,8 @@
 """
 
 from noetl.core.expression.analysis import parse_expression
-from noetl.core.expression.atoms import Atom, AtomPlan, Outcome, atoms_of, evaluate_atom
+from noetl.core.expression.atoms import Atom, AtomPlan, Outcome, atoms_of, data_path, evaluate_atom
+from noetl.core.expression.parcel import pack, unpack
 from noetl.core.expression.template import (
     CompiledValue,
     Template,
@@ -53,15 +54,18 @@ __all__ = [
     "compile_condition",
     "compile_template",
     "compile_value",
+    "data_path",
     "evaluate_atom",
     "free_names",
     "is_true",
     "normalise",
+    "pack",
     "parse_count",
     "parse_expression",
     "plain",
     "render",
     "render_value",
     "to_text",
+    "unpack",
     "view_of",
 ]

@@ -165,6 +165,8 @@ def _check_node(node: nodes.Node, facts: Facts, macros: set[str]) -> None:
         facts.needs_child = True
         if isinstance(node, nodes.For) and node.recursive:
             raise TemplateRefused(f"line {node.lineno}: recursive loops are not available")
+        if isinstance(node, nodes.Macro) and node.name in BUILTINS:
+            raise TemplateRefused(f"line {node.lineno}: the name {node.name!r} is reserved")
     elif isinstance(node, nodes.Name | nodes.NSRef):
         _check_name(node)
     elif isinstance(node, nodes.Const):
@@ -209,9 +211,7 @@ def _check_call(node: nodes.Call, facts: Facts, macros: set[str]) -> None:
     callee = node.node
     if isinstance(callee, nodes.Getattr):
         hint = f"; use the filter '| {callee.attr}'" if callee.attr in FILTERS else ""
-        raise TemplateRefused(
-            f"line {node.lineno}: methods such as '.{callee.attr}()' are not available{hint}"
-        )
+        raise TemplateRefused(f"line {node.lineno}: methods such as '.{callee.attr}()' are not available{hint}")
     if not isinstance(callee, nodes.Name):
         refuse_call(f"line {node.lineno}: a value")
     if callee.name in BUILTINS:
@@ -243,6 +243,9 @@ def path_in(node: nodes.Node) -> tuple[str, Path, bool] | None:
 
 
 def _constant(node: nodes.Expr) -> object:
+    if isinstance(node, nodes.Neg):
+        value = _constant(node.node)
+        return -value if type(value) is int else None
     return node.value if isinstance(node, nodes.Const) else None
 
 

@@ -18,7 +18,7 @@ from noetl.core.expression.data_filters import FILTERS
 from noetl.core.expression.sandbox import ATOM_PREFIX
 from noetl.core.expression.template import Template, compile_template, evaluate
 from noetl.core.expression.text_filters import TEXT_FILTERS
-from noetl.core.expression.views import AtomError, Undefined
+from noetl.core.expression.views import AtomError, OutputView, Undefined, bare, lookup
 from noetl.core.expression.writing import write
 
 COMPLETING_NAMES = frozenset({"output", "outcome", "result", "response", "error"})
@@ -50,6 +50,11 @@ class Atom:
         """The name that stands for the atom in the residual."""
         return ATOM_PREFIX + self.key
 
+    @property
+    def expression(self) -> str:
+        """The source, without `{{ }}`."""
+        return self.template.source[3:-3]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AtomPlan:
@@ -64,15 +69,13 @@ class AtomPlan:
 
         An atom without an outcome is one whose step did not run: it is evaluated here, with nothing defined.
         """
-        return {
-            atom.name: _bound(atom, outcomes.get(atom.key) or evaluate_atom(atom, {})) for atom in self.atoms
-        }
+        return {atom.name: _bound(atom, outcomes.get(atom.key) or evaluate_atom(atom, {})) for atom in self.atoms}
 
 
 def _bound(atom: Atom, outcome: Outcome) -> object:
     if outcome[0] == "value":
         return outcome[1]
-    return AtomError(outcome[1]) if outcome[0] == "error" else Undefined(atom.template.source.strip("{} "))
+    return AtomError(outcome[1]) if outcome[0] == "error" else Undefined(atom.expression)
 
 
 def evaluate_atom(atom: Atom, names: Mapping[str, object], *, allow_loops: bool = False) -> Outcome:
@@ -82,6 +85,28 @@ def evaluate_atom(atom: Atom, names: Mapping[str, object], *, allow_loops: bool 
     except TemplateFailed as error:
         return ("error", str(error))
     return ("undefined",) if isinstance(value, Undefined) else ("value", value)
+
+
+def data_path(atom: Atom, names: Mapping[str, object]) -> Path | None:
+    """Where the value of a bare path lies in the step's raw result, aliases resolved; None if it does not.
+
+    `load.data.rows` may be `rows` of the result (by the alias `data`) or `rows` of its key `data`.
+    """
+    if atom.bare_path is None or atom.template.path is None:
+        return None
+    keys, value = atom.bare_path, evaluate(atom.template, names)
+    above = atom.template.path[: len(atom.template.path) - len(keys)]
+    view = names.get(str(above[0]))
+    for key in above[1:]:
+        view = lookup(view, key, "steps")
+    raw = bare(lookup(view, "data", "data")) if isinstance(view, OutputView) else bare(view)
+    for candidate in (keys, keys[1:], ("body", *keys), ("body", *keys[1:])):
+        found = raw
+        for key in candidate:
+            found = lookup(found, key, "path")
+        if found is value and not isinstance(found, Undefined):
+            return candidate
+    return None
 
 
 def atoms_of(
@@ -131,9 +156,7 @@ def _printed_expression(tree: nodes.Template) -> nodes.Expr | None:
     for output in tree.body:
         if not isinstance(output, nodes.Output):
             return None
-        parts += [
-            nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in output.nodes
-        ]
+        parts += [nodes.Const(part.data) if isinstance(part, nodes.TemplateData) else part for part in output.nodes]
     return nodes.Concat([*parts, nodes.Const("")] if len(parts) < 2 else parts)
 
 
@@ -266,8 +289,8 @@ class _Splitter:
         if isinstance(node, nodes.Filter | nodes.Test | nodes.Call):
             return self._rebuild_call(node, position)
         if isinstance(node, nodes.Compare):
-            operands = [nodes.Operand(operand.op, self.split(operand.expr)) for operand in node.ops]
-            return nodes.Compare(self.split(node.expr), operands)
+            first = self.split(node.expr)
+            return nodes.Compare(first, [nodes.Operand(operand.op, self.split(operand.expr)) for operand in node.ops])
         if isinstance(node, nodes.Concat):
             return nodes.Concat([self.split(part, final=True) for part in node.nodes])
         if isinstance(node, nodes.List | nodes.Tuple | nodes.Dict):
@@ -284,19 +307,21 @@ class _Splitter:
         return type(node)(self.split(node.left, **left), self.split(node.right, **position))
 
     def _rebuild_call(self, node: Any, position: dict[str, bool]) -> Any:
-        passing = isinstance(node, nodes.Filter) and node.name in _DEFAULT_FILTERS
-        inner = {"examined": position["examined"], "final": position["final"]} if passing else {}
-        arguments = (
+        inner: dict[str, bool] = {}
+        if isinstance(node, nodes.Call):
+            callee = [node.node]
+        else:
+            if isinstance(node, nodes.Filter) and node.name in _DEFAULT_FILTERS:
+                inner = {"examined": position["examined"], "final": position["final"]}
+            looks_inside = isinstance(node, nodes.Filter) and node.name not in _SCALAR_FILTERS
+            callee = [self.split(node.node, **(inner or {"examined": looks_inside})), node.name]
+        return type(node)(
+            *callee,
             [self.split(arg, **inner) for arg in node.args],
             [nodes.Keyword(pair.key, self.split(pair.value, **inner)) for pair in node.kwargs],
             None if node.dyn_args is None else self.split(node.dyn_args),
             None if node.dyn_kwargs is None else self.split(node.dyn_kwargs),
         )
-        if isinstance(node, nodes.Call):
-            return nodes.Call(node.node, *arguments)
-        if not passing and isinstance(node, nodes.Filter):
-            inner = {"examined": node.name not in _SCALAR_FILTERS}
-        return type(node)(self.split(node.node, **inner), node.name, *arguments)
 
     def _rebuild_literal(self, node: Any, *, examined: bool, final: bool) -> nodes.Expr:
         if isinstance(node, nodes.Dict):
@@ -312,9 +337,7 @@ class _Splitter:
     def _rebuild_item(self, node: nodes.Getitem) -> nodes.Expr:
         key: nodes.Expr = node.arg
         if isinstance(key, nodes.Slice):
-            bounds = [
-                None if bound is None else self.split(bound) for bound in (key.start, key.stop, key.step)
-            ]
+            bounds = [None if bound is None else self.split(bound) for bound in (key.start, key.stop, key.step)]
             key = nodes.Slice(*bounds)
         else:
             key = self.split(key)
@@ -366,9 +389,7 @@ def _is_faithful(node: nodes.Expr) -> bool:
         if node.name in _SCALAR_FILTERS:
             return True
         given = [node.node, *node.args, *(pair.value for pair in node.kwargs)]
-        return node.name in _PASSING_FILTERS and all(
-            part is not None and _is_faithful(part) for part in given
-        )
+        return node.name in _PASSING_FILTERS and all(part is not None and _is_faithful(part) for part in given)
     if isinstance(node, nodes.List | nodes.Tuple):
         return all(isinstance(item, nodes.Const) for item in node.items)
     if isinstance(node, nodes.Dict):

@@ -27,9 +27,7 @@ _HAND_ON = _KEEP_VIEW | {"first", "fromjson", "last", "max", "min", "random", "s
 Key = Callable[[object], Any]
 
 
-def apply_filter(
-    evaluation: Evaluation, name: str, value: object, args: Any, kwargs: dict[str, Any]
-) -> object:
+def apply_filter(evaluation: Evaluation, name: str, value: object, args: Any, kwargs: dict[str, Any]) -> object:
     """Run a filter by name."""
     function = FILTERS.get(name)
     if function is None:
@@ -214,20 +212,12 @@ def _map(evaluation: Evaluation, value: object, *args: Any, **kwargs: Any) -> li
     return [get(item) for item in items]
 
 
-def _min(
-    evaluation: Evaluation, value: object, case_sensitive: bool = False, attribute: object = None
-) -> object:
-    return _extreme(
-        evaluation, value, min, _getter(attribute, fold_for=None if case_sensitive else evaluation)
-    )
+def _min(evaluation: Evaluation, value: object, case_sensitive: bool = False, attribute: object = None) -> object:
+    return _extreme(evaluation, value, min, _getter(attribute, fold_for=None if case_sensitive else evaluation))
 
 
-def _max(
-    evaluation: Evaluation, value: object, case_sensitive: bool = False, attribute: object = None
-) -> object:
-    return _extreme(
-        evaluation, value, max, _getter(attribute, fold_for=None if case_sensitive else evaluation)
-    )
+def _max(evaluation: Evaluation, value: object, case_sensitive: bool = False, attribute: object = None) -> object:
+    return _extreme(evaluation, value, max, _getter(attribute, fold_for=None if case_sensitive else evaluation))
 
 
 def _extreme(evaluation: Evaluation, value: object, choose: Callable[..., int], key: Key) -> object:
@@ -258,9 +248,7 @@ def _reject(evaluation: Evaluation, value: object, *args: Any, **kwargs: Any) ->
     return _selected(evaluation, value, _getter(None), args, kwargs, keep=False)
 
 
-def _rejectattr(
-    evaluation: Evaluation, value: object, attribute: object, *args: Any, **kwargs: Any
-) -> list[object]:
+def _rejectattr(evaluation: Evaluation, value: object, attribute: object, *args: Any, **kwargs: Any) -> list[object]:
     return _selected(evaluation, value, _getter(attribute), args, kwargs, keep=False)
 
 
@@ -268,9 +256,7 @@ def _select(evaluation: Evaluation, value: object, *args: Any, **kwargs: Any) ->
     return _selected(evaluation, value, _getter(None), args, kwargs, keep=True)
 
 
-def _selectattr(
-    evaluation: Evaluation, value: object, attribute: object, *args: Any, **kwargs: Any
-) -> list[object]:
+def _selectattr(evaluation: Evaluation, value: object, attribute: object, *args: Any, **kwargs: Any) -> list[object]:
     return _selected(evaluation, value, _getter(attribute), args, kwargs, keep=True)
 
 
@@ -329,9 +315,7 @@ def _sorted(evaluation: Evaluation, value: object, key: Key, *, reverse: bool = 
     return [items[index] for index in order]
 
 
-def _split(
-    evaluation: Evaluation, value: object, separator: object = None, maxsplit: int = -1
-) -> list[object]:
+def _split(evaluation: Evaluation, value: object, separator: object = None, maxsplit: int = -1) -> list[object]:
     text = evaluation.text(value)
     evaluation.charge(len(text) // 4 + 1)
     parts = text.split(None if separator is None else evaluation.text(separator), maxsplit)

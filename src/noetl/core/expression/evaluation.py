@@ -14,7 +14,17 @@ from uuid import UUID
 
 from noetl.core.errors import TemplateFailed, TemplateRefused
 from noetl.core.expression.values import key_text, normalise, plain, to_json
-from noetl.core.expression.views import SCALAR_TYPES, SEEN_TYPES, Made, MadeDict, Undefined, View, bare
+from noetl.core.expression.views import (
+    SCALAR_TYPES,
+    SEEN_TYPES,
+    VIEW_TYPES,
+    EventName,
+    Made,
+    MadeDict,
+    Undefined,
+    View,
+    bare,
+)
 from noetl.core.limits import TEMPLATE_OUTPUT_CHARS_MAX, TEMPLATE_SEQUENCE_MAX, WARNINGS_MAX
 
 WORK_MAX = TEMPLATE_SEQUENCE_MAX
@@ -24,11 +34,11 @@ WORK_IN_CHILD_MAX = 200 * TEMPLATE_SEQUENCE_MAX
 """Work one evaluation may do in a child process, where a time limit stands above it."""
 
 CHARS_PER_WORK = 64
-WORK_PER_CONTAINER = 8
+WORK_PER_CONTAINER = 16
 _CONTAINERS = (dict, list, tuple, range)
 _HOST_TYPES = (date, time, timedelta, Decimal, UUID, bytes, bytearray, set, frozenset)
+_WRAPPED = VIEW_TYPES | {EventName, Undefined}
 _PRINTABLE_NUMBERS = SCALAR_TYPES - {str}
-_DATA_TYPES = SCALAR_TYPES | {dict, list}
 
 
 class _Plain:
@@ -102,24 +112,32 @@ class Evaluation:
 
     def measure(self, value: object) -> None:
         """Pay for a value's text, and refuse it when it would be longer than a template may produce."""
-        chars, stack = 0, [bare(value)]
+        chars, stack = 0, [[value]]
         while stack:
             item: Any = stack.pop()
-            kind = type(item)
-            if kind is str:
-                chars += len(item) + 4
-            elif kind is int:
-                chars += item.bit_length() // 3 + 3
-            elif isinstance(item, _CONTAINERS):
-                self.charge(len(item) + WORK_PER_CONTAINER)
-                chars += 2
-                if isinstance(item, dict):
-                    chars += sum([len(key) + 6 if type(key) is str else 10 for key in item])
-                stack.extend(item.values() if isinstance(item, dict) else item)
-            elif kind not in SCALAR_TYPES:
-                stack.append(bare(item)) if isinstance(item, View) else admit(item)
+            self.charge(len(item) + WORK_PER_CONTAINER)
+            chars += 2
+            if isinstance(item, dict):
+                chars += sum([len(key) + 6 if type(key) is str else 10 for key in item])
+                item = item.values()
+            for child in item:
+                kind = type(child)
+                if kind is str:
+                    chars += len(child) + 4
+                elif kind is int:
+                    chars += child.bit_length() // 3 + 3
+                elif kind in SCALAR_TYPES:
+                    chars += 6
+                else:
+                    self._push(bare(child), stack)
             if chars > TEMPLATE_OUTPUT_CHARS_MAX:
                 refuse_text(chars)
+
+    def _push(self, child: Any, stack: list[Any]) -> None:
+        if isinstance(child, _CONTAINERS):
+            stack.append(child)
+        else:
+            admit(child)
 
     def text(self, value: object) -> str:
         """The text of a value, bounded; an undefined value is empty, with a warning or an error if strict."""
@@ -167,8 +185,10 @@ class Evaluation:
     def settle(self, value: object) -> object:
         """The result as plain data.  Data is plain already; only what the template made is walked."""
         kind = type(value)
-        if kind in _DATA_TYPES:
+        if kind in SCALAR_TYPES or kind is list:
             return value
+        if kind is dict:
+            return without_views(value)  # type: ignore[arg-type]
         if kind is Undefined:
             return None
         if isinstance(value, MadeDict):
@@ -181,10 +201,15 @@ class Evaluation:
         return plain(value)
 
 
+def without_views(data: dict[str, object]) -> dict[str, object]:
+    """A mapping of data; one that is a name of a template may hold views (`steps`), which become plain."""
+    if any(type(item) in _WRAPPED for item in data.values()):
+        return {key: plain(item) if type(item) in _WRAPPED else item for key, item in data.items()}
+    return data
+
+
 def refuse_text(chars: int) -> NoReturn:
-    raise TemplateRefused(
-        f"the text would have {chars:,} characters, the limit is {TEMPLATE_OUTPUT_CHARS_MAX:,}"
-    )
+    raise TemplateRefused(f"the text would have {chars:,} characters, the limit is {TEMPLATE_OUTPUT_CHARS_MAX:,}")
 
 
 def check_chars(chars: int) -> None:

@@ -35,9 +35,7 @@ def binary(evaluation: Evaluation, symbol: str, left: object, right: object) -> 
     grow = _GROWTH.get(symbol)
     grown = grow(evaluation, left, right) if grow is not None else None
     if grown is None:
-        raise TemplateFailed(
-            f"cannot compute {kind_of(left)} {symbol} {kind_of(right)}{_hint(symbol, left, right)}"
-        )
+        raise TemplateFailed(f"cannot compute {kind_of(left)} {symbol} {kind_of(right)}{_hint(symbol, left, right)}")
     return grown
 
 
@@ -108,12 +106,11 @@ def cut(evaluation: Evaluation, subject: object, start: object, stop: object, st
 
 def printf(evaluation: Evaluation, pattern: str, arguments: object) -> str:
     """`pattern % arguments`, with widths and lengths checked first.  Only a tuple is several arguments."""
+    evaluation.charge(20 * pattern.count("%"))
     fields = _PRINTF.findall(pattern)
     named = isinstance(arguments, dict) and any(name for name, *_ in fields)
-    given = (
-        arguments if named else dict(enumerate(arguments if isinstance(arguments, tuple) else (arguments,)))
-    )
-    evaluation.charge(20 * (len(fields) + len(given)))  # type: ignore[arg-type]
+    given = arguments if named else dict(enumerate(arguments if isinstance(arguments, tuple) else (arguments,)))
+    evaluation.charge(20 * len(given))  # type: ignore[arg-type]
     values = {key: _printable(evaluation, value) for key, value in given.items()}  # type: ignore[attr-defined]
     chars = len(pattern) + (0 if named else sum(map(_chars, values.values())))
     for name, width, precision, conversion in fields:
@@ -206,6 +203,10 @@ def _ordered(symbol: str, left: Any, right: Any) -> bool:
 
 def kind_of(value: object) -> str:
     """A word for the type of a value, for messages."""
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list | tuple | range):
+        return "a list"
     return _KINDS.get(type(value), type(value).__name__)
 
 
@@ -220,10 +221,6 @@ _KINDS: dict[type, str] = {
     float: "a number",
     bool: "a truth value",
     type(None): "none",
-    dict: "a mapping",
-    list: "a list",
-    tuple: "a list",
-    range: "a list",
 }
 _GROWTH: dict[str, Callable[[Evaluation, object, object], object]] = {"+": _add, "*": _repeat}
 _ARITHMETIC: dict[str, Callable[[Any, Any], Any]] = {

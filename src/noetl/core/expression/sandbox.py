@@ -8,6 +8,7 @@ each of them (`ours.…`); generated code touches data only through those, and t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -30,6 +31,7 @@ BRACKETS_MAX = 32
 """Open brackets at one place; the parser needs about thirteen Python frames for each."""
 
 TOKENS_MAX = 2 * TEMPLATE_NODES_MAX
+MESSAGE_CHARS_MAX = 300
 BUILTINS = frozenset({"now", "range", "token", "namespace"})
 
 __all__ = ["Made", "MadeDict", "chain", "compare", "concatenate", "cut"]  # for generated code
@@ -51,6 +53,8 @@ _LOOP_NAMES = frozenset(
         "depth0",
     }
 )
+_BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
+_KNOWN_ESCAPES = frozenset("\n\\'\"abfnrtv01234567xNuU")
 _ARITHMETIC = (nodes.Add, nodes.Sub, nodes.Mul, nodes.Div, nodes.FloorDiv, nodes.Mod, nodes.Pow)
 
 Program = Callable[[Evaluation], Any]
@@ -67,9 +71,7 @@ class Generator(CodeGenerator):
     def enter_frame(self, frame: Frame) -> None:
         super().enter_frame(frame)
         self.roots.update(
-            param
-            for action, param in frame.symbols.loads.values()
-            if action == "resolve" and param is not None
+            param for action, param in frame.symbols.loads.values() if action == "resolve" and param is not None
         )
 
     def write_commons(self) -> None:
@@ -98,7 +100,7 @@ class Generator(CodeGenerator):
         self.writeline("return ")
         self.visit(expression.node, scope)
 
-    def write_call(self, function: str, frame: Frame, *parts: nodes.Expr | str | None) -> None:
+    def _write_call(self, function: str, frame: Frame, *parts: nodes.Expr | str | None) -> None:
         """Write `ours.<function>(<part>, …)`: nodes as their code, texts as they are, absent as None."""
         self.write(f"ours.{function}(")
         for part in parts:
@@ -116,21 +118,21 @@ class Generator(CodeGenerator):
             super().visit_Name(node, frame)
 
     def visit_Getattr(self, node: nodes.Getattr, frame: Frame) -> None:
-        self.write_call("item", frame, node.node, repr(node.attr), repr(path_of(node)))
+        self._write_call("item", frame, node.node, repr(node.attr), repr(path_of(node)))
 
     def visit_Getitem(self, node: nodes.Getitem, frame: Frame) -> None:
         if isinstance(node.arg, nodes.Slice):
-            self.write_call("cut", frame, "context", node.node, node.arg.start, node.arg.stop, node.arg.step)
+            self._write_call("cut", frame, "context", node.node, node.arg.start, node.arg.stop, node.arg.step)
         else:
-            self.write_call("item", frame, node.node, node.arg, repr(path_of(node)))
+            self._write_call("item", frame, node.node, node.arg, repr(path_of(node)))
 
     def visit_Concat(self, node: nodes.Concat, frame: Frame) -> None:
-        self.write_call("concatenate", frame, "context", *node.nodes)
+        self._write_call("concatenate", frame, "context", *node.nodes)
 
     def visit_Compare(self, node: nodes.Compare, frame: Frame) -> None:
         if len(node.ops) == 1:
             operand = node.ops[0]
-            self.write_call("compare", frame, "context", repr(operand.op), node.expr, operand.expr)
+            self._write_call("compare", frame, "context", repr(operand.op), node.expr, operand.expr)
             return
         self.write("ours.compare_all(context, ")
         self.visit(node.expr, frame)
@@ -156,7 +158,7 @@ class Generator(CodeGenerator):
     def visit_Dict(self, node: nodes.Dict, frame: Frame) -> None:
         self.write("ours.MadeDict({")
         for item in node.items:
-            self.write_call("key", frame, item.key)
+            self._write_call("key", frame, item.key)
             self.write(": ")
             self.visit(item.value, frame)
             self.write(", ")
@@ -203,13 +205,18 @@ def _unchained(node: nodes.Expr, kinds: tuple[type, ...], *, with_operators: boo
 
 def path_of(node: nodes.Expr) -> str:
     """The written form of a path, for messages."""
+    path = _path_of(node)
+    return path if len(path) <= MESSAGE_CHARS_MAX else path[:MESSAGE_CHARS_MAX] + "…"
+
+
+def _path_of(node: nodes.Expr) -> str:
     if isinstance(node, nodes.Name):
         return node.name
     if isinstance(node, nodes.Getattr):
-        return f"{path_of(node.node)}.{node.attr}"
+        return f"{_path_of(node.node)}.{node.attr}"
     if isinstance(node, nodes.Getitem):
         inner = repr(node.arg.value) if isinstance(node.arg, nodes.Const) else "…"
-        return f"{path_of(node.node)}[{inner}]"
+        return f"{_path_of(node.node)}[{inner}]"
     return "(…)"
 
 
@@ -239,7 +246,7 @@ class Sandbox(ImmutableSandboxedEnvironment):
         try:
             return self._parse(source, None, None)
         except TemplateSyntaxError as error:
-            raise TemplateInvalid(f"line {error.lineno}: {error.message}") from error
+            raise TemplateInvalid(f"line {error.lineno}: {str(error.message)[:MESSAGE_CHARS_MAX]}") from error
         except RecursionError as error:
             raise TemplateInvalid("the template is nested too deeply") from error
         except (ValueError, OverflowError) as error:
@@ -248,8 +255,8 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def _tokenize(
         self, source: str, name: str | None, filename: str | None = None, state: str | None = None
     ) -> TokenStream:
-        tokens = self.lexer.wrap(self.lexer.tokeniter(source, name, filename, state), name, filename)
-        return TokenStream(_guarded(tokens), name, filename)
+        raw = _escaped(self.lexer.tokeniter(source, name, filename, state))
+        return TokenStream(_guarded(self.lexer.wrap(raw, name, filename)), name, filename)
 
     def program(self, tree: nodes.Template) -> tuple[Program, frozenset[str]]:
         """The compiled form of a checked tree and the free names it asks for."""
@@ -340,10 +347,10 @@ def call_range(evaluation: Evaluation, *bounds: object) -> list[int]:
     return list(span)
 
 
-def call_token(evaluation: Evaluation, *args: object) -> object:
+def call_token(evaluation: Evaluation, /, *args: object, **kwargs: object) -> object:
     if evaluation.token is None:
         raise TemplateRefused("token() is available in the fields of a task only")
-    return evaluation.token(*map(bare, args))
+    return evaluation.token(*map(bare, args), **{name: bare(value) for name, value in kwargs.items()})
 
 
 def call_namespace(_: Evaluation, **attributes: object) -> Namespace:
@@ -377,6 +384,17 @@ def _test(name: str) -> Callable[..., bool]:
         return apply_test(evaluation, name, value, args, kwargs)
 
     return run
+
+
+def _escaped(tokens: Iterable[tuple[int, str, str]]) -> Iterator[tuple[int, str, str]]:
+    """The raw tokens, with the backslash of an unknown escape doubled: Python would warn, and may one day refuse."""
+    for line, kind, text in tokens:
+        known = kind != "string" or "\\" not in text
+        yield line, kind, text if known else _BACKSLASH.sub(_kept, text)
+
+
+def _kept(match: re.Match[str]) -> str:
+    return match[0] if match[1] in _KNOWN_ESCAPES else "\\" + match[0]
 
 
 def _guarded(tokens: Iterable[Token]) -> Iterator[Token]:

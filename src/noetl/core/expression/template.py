@@ -26,7 +26,7 @@ from noetl.core.expression.analysis import (
     sole_expression,
     walk,
 )
-from noetl.core.expression.evaluation import Evaluation, check_chars
+from noetl.core.expression.evaluation import Evaluation, check_chars, without_views
 from noetl.core.expression.sandbox import Program
 from noetl.core.expression.values import normalise, plain
 from noetl.core.expression.views import SCALAR_TYPES, SEEN_TYPES, AtomError, Undefined, lookup
@@ -66,7 +66,7 @@ class Template:
     uses_now: bool = False
     path: tuple[str | int, ...] | None = None
     """The root name and keys of an expression that is a plain path; it is evaluated without Jinja."""
-    _value: object = field(default=None, repr=False, compare=False)
+    _value: str | bool | None = field(default=None, repr=False)
     _program: Program | None = field(default=None, repr=False, compare=False)
 
 
@@ -157,9 +157,7 @@ def render(
     `allow_loops` is for child processes: it admits templates with loops and raises the work limit.
     `random` picks an index below a number; without it the filter `random` is refused.
     """
-    value = evaluate(
-        template, names, now=now, strict=strict, allow_loops=allow_loops, warnings=warnings, random=random
-    )
+    value = evaluate(template, names, now=now, strict=strict, allow_loops=allow_loops, warnings=warnings, random=random)
     return None if type(value) is Undefined else value
 
 
@@ -174,18 +172,28 @@ def evaluate(template: Template, names: Mapping[str, object], **options: Any) ->
 
 def _follow(path: tuple[str | int, ...], names: Mapping[str, object]) -> object:
     root, *keys = path
-    try:
-        value = names[root]  # type: ignore[index]
-    except KeyError:
+    value = _named(names, str(root))
+    if value is missing:
         value = Undefined(str(root))
-    if type(value) not in SEEN_TYPES:
-        value = normalise(value)
-    if type(value) is AtomError:
+    elif type(value) is AtomError:
         value._fail()
+    if not keys and type(value) is dict:
+        return without_views(value)
     text = ".".join(map(str, path))
     for key in keys:
         value = lookup(value, key, text)
     return value if type(value) in _PLAIN_TYPES or type(value) is Undefined else plain(value)
+
+
+def _named(names: Mapping[str, object], root: str) -> Any:
+    """The value of a free name, or Jinja's `missing`; a function is no value."""
+    try:
+        value = names[root]
+    except KeyError:
+        return missing
+    if type(value) in SEEN_TYPES:
+        return value
+    return missing if callable(value) else normalise(value)
 
 
 def _run(
@@ -200,7 +208,7 @@ def _run(
 ) -> object:
     if template.needs_child and not allow_loops:
         raise TemplateRefused("a template with loops or macros is rendered in a child process only")
-    known = _Names()
+    known: dict[str, object] = {}
     evaluation = Evaluation(
         resolve=known.__getitem__,
         now=now,
@@ -225,29 +233,14 @@ def _run(
         raise TemplateFailed(_INTERNAL_NAME.sub(r"\1", str(error)) or type(error).__name__) from error
 
 
-class _Names(dict[str, object]):
-    """The values of a template's free names; what is not there is Jinja's `missing`."""
-
-    __slots__ = ()
-
-    def __missing__(self, _: str) -> object:
-        return missing
-
-
 def _look_up(
-    roots: frozenset[str], names: Mapping[str, object], known: _Names, evaluation: Evaluation
+    roots: frozenset[str], names: Mapping[str, object], known: dict[str, object], evaluation: Evaluation
 ) -> None:
     for root in roots:
-        try:
-            value = names[root]
-        except KeyError:
-            continue
-        if type(value) in SEEN_TYPES:
-            known[root] = value
-        elif root == "token" and callable(value):
-            evaluation.token = value
-        else:
-            known[root] = normalise(value)
+        known[root] = _named(names, root)
+    if "token" in roots:
+        token = names.get("token")
+        evaluation.token = token if callable(token) else None
 
 
 def _printed(pieces: Any) -> str:

@@ -91,9 +91,7 @@ def _lower(evaluation: Evaluation, value: object) -> str:
     return _take(evaluation, value).lower()
 
 
-def _replace(
-    evaluation: Evaluation, value: object, old: object, new: object, count: int | None = None
-) -> str:
+def _replace(evaluation: Evaluation, value: object, old: object, new: object, count: int | None = None) -> str:
     text = _take(evaluation, value, 4)
     target, substitute = evaluation.text(old), evaluation.text(new)
     times = text.count(target) if count is None or count < 0 else min(count, text.count(target))

@@ -257,9 +257,7 @@ class OutputView(View):
     _fields: dict[str, object]
     _data: object
 
-    def __init__(
-        self, *, status: str, data: object = None, http_result: bool = False, **fields: object
-    ) -> None:
+    def __init__(self, *, status: str, data: object = None, http_result: bool = False, **fields: object) -> None:
         unknown = fields.keys() - set(_OUTPUT_FIELDS)
         if unknown:
             raise TypeError(f"OutputView has no field {min(unknown)!r}")
@@ -281,8 +279,8 @@ class OutputView(View):
 class Scope(View):
     """A mapping that holds views, with fallbacks, any of them lazy (`ctx`, `steps`, `results`).
 
-    As a value it is its own part only, made plain.  A view is a name of a template or stands in a Scope: data
-    below a plain mapping or list is never searched for views.
+    As a value it is its own part only, made plain.  A view is a name of a template, or stands in a Scope or a
+    mapping that is a name; deeper data is never searched for views.
     """
 
     __slots__ = ("_fallbacks", "_own")

@@ -11,9 +11,7 @@ from typing import Any
 from noetl.core.expression.analysis import nodes
 
 # How tightly a construct binds, weakest first, as in Jinja's parser.
-_CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _ADD, _CONCAT, _MULTIPLY, _POWER, _UNARY, _FILTER, _PRIMARY = range(
-    12
-)
+_CONDITIONAL, _OR, _AND, _NOT, _COMPARE, _ADD, _CONCAT, _MULTIPLY, _POWER, _UNARY, _FILTER, _PRIMARY = range(12)
 
 _COMPARISONS = {
     "eq": "==",
@@ -69,10 +67,6 @@ def _constant(node: nodes.Const) -> tuple[int, str]:
 def _quoted(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return "'" + "".join(char if char >= " " else f"\\x{ord(char):02x}" for char in escaped) + "'"
-
-
-def _template_data(node: nodes.TemplateData) -> tuple[int, str]:
-    return _PRIMARY, _quoted(node.data)
 
 
 def _name(node: nodes.Name) -> tuple[int, str]:
@@ -179,7 +173,6 @@ _WRITERS: dict[type, Callable[..., tuple[int, str]]] = {
     nodes.Not: _not,
     nodes.Pos: _sign,
     nodes.Slice: _slice,
-    nodes.TemplateData: _template_data,
     nodes.Test: _test,
     nodes.Tuple: _tuple,
 }

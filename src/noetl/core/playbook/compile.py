@@ -1,6 +1,6 @@
-"""Model → code: every template parsed once, atoms cut out of what the router evaluates, reachability as bit sets.
-
-The router never parses a template: `decide` works on the output of this module, cached by the playbook's digest."""
+"""Model → code: every template parsed once, atoms cut out of what the router evaluates, reachability as bit
+sets.  The router never parses a template: `decide` works on the output of this module, cached by the
+playbook's digest."""
 
 from __future__ import annotations
 
@@ -20,18 +20,14 @@ from noetl.core.expression import (
     compile_template,
     compile_value,
 )
+from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.model import Action, Arc, Mode, Playbook, Rule, Step, Task
+from noetl.core.playbook.needs import Needs, mentions_of, needs_of
 from noetl.core.playbook.parse import parse_playbook
 
 # Fields that are templates only if they parse as one: program text legitimately contains braces.
 LENIENT_FIELDS: Mapping[str, frozenset[str]] = {"python": frozenset(("code",))}
-LOCAL_NAMES = frozenset(
-    "output outcome event result response error iter loop frame _prev _task _attempt results input args execution_id job"
-    " catalog_id parent_execution_id path version keychain env spec steps workload ctx now token range".split()
-)
-_FAILURE_MENTIONS = frozenset(
-    (("output", "status"), ("output", "error"), ("outcome", "status"), ("outcome", "error"))
-)
+_FAILURE_MENTIONS = frozenset((("output", "status"), ("output", "error"), ("outcome", "status"), ("outcome", "error")))
 
 
 C = TypeVar("C")
@@ -39,11 +35,14 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerExpression:
-    """One expression that the router evaluates, with the plan that spares it the data."""
+    """One expression that the router evaluates, with the plan that spares it the data.
+
+    `key` is made of ordinals, because the names of steps and values may contain anything."""
 
     key: str
     template: Template
     plan: AtomPlan
+    needs: Needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +96,6 @@ class CompiledTask:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """Which names a step's worker-side templates read; `everything` when that cannot be told."""
-
-    names: frozenset[str]
-    everything: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledStep:
     name: str
     number: int
@@ -131,30 +122,28 @@ class CompiledPlaybook:
 def compile_playbook(text: str, *, file: str, kinds: frozenset[str]) -> CompiledPlaybook:
     """Parse, check and compile a document, or raise PlaybookInvalid."""
     parsed = parse_playbook(text, file=file, kinds=kinds)
-    return _Compiler(parsed.playbook, file, list(parsed.warnings)).compile(sha256_hex(text.encode("utf-8")))
+    findings = Findings(parsed.document, warnings=list(parsed.warnings))
+    return _Compiler(parsed.playbook, findings).compile(sha256_hex(text.encode("utf-8")))
 
 
 class _Compiler:
-    def __init__(self, playbook: Playbook, file: str, warnings: list[Problem]) -> None:
+    def __init__(self, playbook: Playbook, findings: Findings) -> None:
         self._playbook = playbook
-        self._file = file
-        self._warnings = warnings
-        self._errors: list[Problem] = []
+        self._findings = findings
         self._expressions: dict[str, ServerExpression] = {}
         self._atoms: dict[str, dict[str, Atom]] = {step.name: {} for step in playbook.steps}
         # A name that is also a context or workload key may mean either at run time: no atom is cut for it.
-        written = {key.removeprefix("ctx.").split(".")[0] for key in _set_keys(playbook)}
+        written = {_target(key, bare="ctx")[1][0] for key in _set_keys(playbook)}
         self._atom_steps = frozenset(
-            step.name
-            for step in playbook.steps
-            if step.name not in written and step.name not in playbook.workload
+            step.name for step in playbook.steps if step.name not in written and step.name not in playbook.workload
         )
 
     def compile(self, digest: str) -> CompiledPlaybook:
         reach = _reachability(self._playbook)
         drafts = [self._step(number, step) for number, step in enumerate(self._playbook.steps)]
-        if self._errors:
-            raise PlaybookInvalid(self._errors)
+        if self._findings.errors:
+            raise PlaybookInvalid(self._findings.errors)
+        self._warn_unreachable(reach)
         steps = {
             step.name: CompiledStep(
                 name=step.name,
@@ -176,65 +165,83 @@ class _Compiler:
             playbook=self._playbook,
             steps=steps,
             expressions=self._expressions,
-            warnings=tuple(self._warnings),
+            warnings=tuple(self._findings.warnings),
         )
+
+    def _warn_unreachable(self, reach: list[int]) -> None:
+        playbook = self._playbook
+        reached = 0
+        for number, step in enumerate(playbook.steps):
+            if step.name in (playbook.entry, playbook.final_step, "end"):
+                reached |= 1 << number | reach[number]
+        for number, step in enumerate(playbook.steps):
+            if not reached >> number & 1:
+                message = f"step {step.name!r}: no arc leads here, it never runs"
+                self._findings.warn("unreachable_step", message, (*step.place, "step"), step=step.name)
 
     def _step(
         self, number: int, step: Step
     ) -> tuple[Step, tuple[CompiledTask, ...], tuple[CompiledArc, ...], tuple[Assignment, ...]]:
-        tasks = tuple(self._task(step, task) for task in step.tasks)
-        arcs = tuple(self._arc(step, n, arc) for n, arc in enumerate(step.next.arcs if step.next else ()))
-        return step, tasks, arcs, self._server_sets(step, step.set, f"{number}/set")
+        labels = {task.label: n for n, task in enumerate(step.tasks)}
+        tasks = tuple(self._task(step, task, labels) for task in step.tasks)
+        arcs = tuple(
+            self._arc(step, f"{number}/arc/{n}", arc) for n, arc in enumerate(step.next.arcs if step.next else ())
+        )
+        return step, tasks, arcs, self._server_sets(step, step.set, f"{number}/set", step.place)
 
     # --- what the router evaluates -----------------------------------------------------------------------
 
-    def _arc(self, step: Step, number: int, arc: Arc) -> CompiledArc:
-        key = f"{step.name}/arc/{number}"
+    def _arc(self, step: Step, key: str, arc: Arc) -> CompiledArc:
         when = None
         mentions = False
         if arc.when is not None:
-            template = self._guarded(step, "when", arc.when, compile_condition)
+            place = (*arc.place, "when")
+            template = self._guarded(step, place, arc.when, compile_condition)
             if template is not None:
-                when = self._expression(step, f"{key}/when", template, condition=True)
+                when = self._expression(step, f"{key}/when", template, place, condition=True)
                 mentions = _mentions_failure(template, step.name)
         return CompiledArc(
             target=arc.step,
             when=when,
-            sets=self._server_sets(step, arc.set, f"{key}/set"),
+            sets=self._server_sets(step, arc.set, f"{key}/set", arc.place),
             mentions_failure=mentions,
         )
 
-    def _server_sets(self, step: Step, block: Mapping[str, object], key: str) -> tuple[Assignment, ...]:
+    def _server_sets(self, step: Step, block: Mapping[str, object], key: str, place: Path) -> tuple[Assignment, ...]:
         assignments = []
-        for name, value in block.items():
+        for number, (name, value) in enumerate(block.items()):
             scope, path = _target(name, bare="ctx")
             if scope != "ctx":
                 message = f"step {step.name!r}: {name!r} in a step or arc set is written to ctx"
-                self._warnings.append(Problem("set_scope", message, self._file, step=step.name, field=name))
-            compiled = self._guarded(step, name, value, compile_value)
+                self._findings.warn("set_scope", message, (*place, "set", name), step=step.name)
+            compiled = self._guarded(step, (*place, "set", name), value, compile_value)
             if compiled is None:
                 continue
-            server = self._server_value(step, value, f"{step.name}/{key}/{name}")
+            server = self._server_value(step, value, f"{key}/{number}", (*place, "set", name))
             assignments.append(Assignment(scope="ctx", path=path, value=compiled, server=server))
         return tuple(assignments)
 
-    def _server_value(self, step: Step, value: object, key: str) -> ServerValue:
+    def _server_value(self, step: Step, value: object, key: str, place: Path) -> ServerValue:
         leaves = []
-        for path, text in _texts(value, ()):
+        for number, (path, text) in enumerate(_texts(value, ())):
             template = compile_template(text)
-            if template.kind != "literal":
-                leaf_key = "/".join((key, *map(str, path)))
-                leaves.append((path, self._expression(step, leaf_key, template)))
+            # A literal may still hold a comment or a raw block.
+            if template.kind != "literal" or "{" in text:
+                leaves.append((path, self._expression(step, f"{key}/{number}", template, (*place, *path))))
         return ServerValue(skeleton=value, leaves=tuple(leaves))
 
     def _expression(
-        self, step: Step, key: str, template: Template, *, condition: bool = False
+        self, step: Step, key: str, template: Template, place: Path, *, condition: bool = False
     ) -> ServerExpression:
         if template.uses_random:
-            message = f"step {step.name!r}: the filter random is not allowed where the server evaluates"
-            self._errors.append(Problem("server_random", message, self._file, step=step.name, field=key))
+            message = (
+                f"step {step.name!r}, {_field_name(place)!r}: the filter random is not allowed where the "
+                "server evaluates"
+            )
+            self._findings.error("server_random", message, place, step=step.name)
         plan = atoms_of(template, self._atom_steps, step.name, condition=condition)
-        expression = ServerExpression(key=key, template=template, plan=plan)
+        needs = needs_of(mentions_of(template), completing=step.name)
+        expression = ServerExpression(key=key, template=template, plan=plan, needs=needs)
         self._expressions[key] = expression
         if plan.evaluable:
             for atom in plan.atoms:
@@ -243,11 +250,11 @@ class _Compiler:
 
     # --- what the worker evaluates -----------------------------------------------------------------------
 
-    def _task(self, step: Step, task: Task) -> CompiledTask:
+    def _task(self, step: Step, task: Task, labels: Mapping[str, int]) -> CompiledTask:
         lenient = LENIENT_FIELDS.get(task.kind, frozenset())
         fields = {}
         for name, value in task.config.items():
-            compiled = self._field(step, task, name, value)
+            compiled = self._field(step, task, name, value, is_lenient=name in lenient)
             if compiled is not None:
                 fields[name] = compiled
         compiled_input = self._field(step, task, "input", dict(task.input))
@@ -257,73 +264,99 @@ class _Compiler:
             fields=fields,
             lenient=lenient,
             input=compiled_input or compile_value({}),
-            sets=self._worker_sets(step, task.set, bare="local"),
-            rules=tuple(self._rule(step, task, rule) for rule in task.rules),
+            sets=self._worker_sets(step, task.set, (*task.place, "set"), bare="local"),
+            rules=tuple(self._rule(step, task, rule, labels) for rule in task.rules),
             fails_unmatched=task.fails_unmatched,
             timeout=self._field(step, task, "timeout", task.timeout),
         )
 
-    def _field(self, step: Step, task: Task, name: str, value: object) -> CompiledValue | None:
+    def _field(
+        self, step: Step, task: Task, name: str, value: object, *, is_lenient: bool = False
+    ) -> CompiledValue | None:
+        """Text that is no template is left as it is, with a warning; what is never allowed is an error."""
         if value is None:
             return None
+        where, place = f"step {step.name!r}, task {task.label!r}, field {name!r}", (*task.place, name)
         try:
             return compile_value(value)
         except TemplateInvalid as error:
-            message = f"step {step.name!r}, task {task.label!r}, field {name!r}: {error}"
-            self._warnings.append(
-                Problem("template_invalid", message, self._file, step=step.name, field=name)
-            )
+            self._findings.warn("template_invalid", f"{where}: {error}", place, step=step.name)
         except TemplateFailed as error:
-            message = f"step {step.name!r}, task {task.label!r}, field {name!r}: {error}"
-            self._errors.append(Problem(error.code, message, self._file, step=step.name, field=name))
-        return _verbatim(value)
+            note = self._findings.warn if is_lenient else self._findings.error
+            note(error.code, f"{where}: {error}", place, step=step.name)
+        return _compiled_where_possible(value)
 
-    def _worker_sets(self, step: Step, block: Mapping[str, object], *, bare: str) -> tuple[Assignment, ...]:
+    def _worker_sets(
+        self, step: Step, block: Mapping[str, object], place: Path, *, bare: str
+    ) -> tuple[Assignment, ...]:
         assignments = []
         for name, value in block.items():
             scope, path = _target(name, bare=bare)
-            compiled = self._guarded(step, name, value, compile_value)
+            compiled = self._guarded(step, (*place, name), value, compile_value)
             if compiled is not None:
                 assignments.append(Assignment(scope=scope, path=path, value=compiled))
         return tuple(assignments)
 
-    def _rule(self, step: Step, task: Task, rule: Rule) -> CompiledRule:
-        labels = [other.label for other in step.tasks]
-        here = labels.index(task.label)
+    def _rule(self, step: Step, task: Task, rule: Rule, labels: Mapping[str, int]) -> CompiledRule:
         to = None
         if rule.to is not None:
-            to = max(here - 1, 0) if rule.to in ("previous", "prev") else labels.index(rule.to)
-        when = None if rule.when is None else self._guarded(step, "when", rule.when, compile_condition)
+            to = max(labels[task.label] - 1, 0) if rule.to in ("previous", "prev") else labels[rule.to]
+        then = (*rule.place, "then")
+        when = delay = None
+        if rule.when is not None:
+            when = self._guarded(step, (*rule.place, "when"), rule.when, compile_condition)
+        if rule.delay is not None:
+            delay = self._guarded(step, (*then, "delay"), rule.delay, compile_value)
+        attempts = self._guarded(step, (*then, "attempts"), rule.attempts, compile_value)
         return CompiledRule(
             when=when,
             do=rule.do,
-            attempts=compile_value(rule.attempts),
+            attempts=attempts or compile_value(3),
             backoff=rule.backoff,
-            delay=None if rule.delay is None else compile_value(rule.delay),
+            delay=delay,
             to=to,
-            sets=self._worker_sets(step, rule.set, bare="ctx"),
+            sets=self._worker_sets(step, rule.set, (*then, "set"), bare="ctx"),
         )
 
-    def _guarded(self, step: Step, name: str, value: Any, compile_one: Callable[[Any], C]) -> C | None:
+    def _guarded(self, step: Step, place: Path, value: Any, compile_one: Callable[[Any], C]) -> C | None:
         try:
             return compile_one(value)
         except (TemplateInvalid, TemplateFailed) as error:
-            message = f"step {step.name!r}, field {name!r}: {error}"
-            self._errors.append(Problem(error.code, message, self._file, step=step.name, field=name))
+            message = f"step {step.name!r}, field {_field_name(place)!r}: {error}"
+            self._findings.error(error.code, message, place, step=step.name)
             return None
 
 
-def _verbatim(value: object) -> CompiledValue:
-    """A value that is no template, whatever it looks like."""
-    nothing: frozenset[Any] = frozenset()
+def _field_name(place: Path) -> str:
+    """The end of a place, as far as a reader needs it: `when`, or `set.rows` for an entry of a block."""
+    names = [str(part) for part in place]
+    return ".".join(names[names.index("set") :]) if "set" in names[2:] else names[-1]
+
+
+def _compiled_where_possible(value: object) -> CompiledValue:
+    """A value in which every text that is no template stays as it is and the others are rendered."""
+    parts: list[CompiledValue] = []
+
+    def shape(part: object) -> object:
+        if isinstance(part, dict):
+            return {key: shape(child) for key, child in part.items()}
+        if isinstance(part, list):
+            return [shape(child) for child in part]
+        try:
+            parts.append(compile_value(part))
+        except (TemplateInvalid, TemplateFailed):
+            return part
+        return parts[-1]._shape
+
+    shaped = shape(value)
     return CompiledValue(
         source=value,
-        roots=nothing,
-        mentions=nothing,
-        needs_child=False,
-        uses_random=False,
-        uses_now=False,
-        _shape=value,
+        roots=frozenset(root for part in parts for root in part.roots),
+        mentions=frozenset(mention for part in parts for mention in part.mentions),
+        needs_child=any(part.needs_child for part in parts),
+        uses_random=any(part.uses_random for part in parts),
+        uses_now=any(part.uses_now for part in parts),
+        _shape=shaped,
     )
 
 
@@ -360,65 +393,47 @@ def _mentions_failure(template: Template, step: str) -> bool:
     if template.roots & {"event", "error"}:
         return True
     own = {(step, "error"), (step, "status"), ("steps", step, "error"), ("steps", step, "status")}
-    return any(
-        path[:2] in _FAILURE_MENTIONS or path[:2] in own or path[:3] in own for path in template.mentions
-    )
+    return any(path[:2] in _FAILURE_MENTIONS or path[:2] in own or path[:3] in own for path in template.mentions)
 
 
 def _reachability(playbook: Playbook) -> list[int]:
     """For each step the bit set of steps that its arcs can lead to, over any number of arcs."""
     number_of = {step.name: number for number, step in enumerate(playbook.steps)}
     direct = [
-        [number_of[arc.step] for arc in (step.next.arcs if step.next else ()) if arc.step in number_of]
+        sum({1 << number_of[arc.step] for arc in (step.next.arcs if step.next else ()) if arc.step in number_of})
         for step in playbook.steps
     ]
     reach = []
-    for start in range(len(direct)):
-        seen, todo = 0, list(direct[start])
-        while todo:
-            node = todo.pop()
-            if not seen >> node & 1:
-                seen |= 1 << node
-                todo.extend(direct[node])
+    for start in direct:
+        seen = frontier = start
+        while frontier:
+            node = frontier.bit_length() - 1
+            found = direct[node] & ~seen
+            seen |= found
+            frontier = frontier & ~(1 << node) | found
         reach.append(seen)
     return reach
 
 
 def _needs(tasks: Iterable[CompiledTask]) -> Needs:
-    names: set[str] = set()
-    everything = False
-    for task in tasks:
-        for mention in _task_mentions(task):
-            root = mention[0]
-            if root in ("ctx", "workload", "steps"):
-                if len(mention) == 1:
-                    everything = True
-                else:
-                    names.add(mention[1])
-            elif root in ("result", "response"):
-                names.add(root)
-            elif root not in LOCAL_NAMES:
-                names.add(root)
-        code = task.fields.get("code")
-        if task.kind == "python" and code is not None and "context" in str(code.source):
-            everything = True
-    return Needs(names=frozenset(names), everything=everything)
+    needs = needs_of(mention for task in tasks for mention in _task_mentions(task))
+    if any(task.kind == "python" and "context" in _code(task) for task in tasks):
+        return Needs(names=needs.names, everything=True)
+    return needs
+
+
+def _code(task: CompiledTask) -> str:
+    code = task.fields.get("code")
+    return "" if code is None else str(code.source)
 
 
 def _task_mentions(task: CompiledTask) -> Iterator[tuple[str, ...]]:
     values = [*task.fields.values(), task.input, *(a.value for a in task.sets)]
     for rule in task.rules:
         if rule.when is not None:
-            yield from _mentions(rule.when)
+            yield from mentions_of(rule.when)
         values += [a.value for a in rule.sets] + [rule.attempts] + ([rule.delay] if rule.delay else [])
     if task.timeout is not None:
         values.append(task.timeout)
     for value in values:
-        yield from _mentions(value)
-
-
-def _mentions(value: CompiledValue | Template) -> Iterator[tuple[str, ...]]:
-    seen = {mention[0] for mention in value.mentions}
-    yield from value.mentions
-    # A root that is read in a way no static path describes is read whole.
-    yield from ((root,) for root in value.roots if root not in seen)
+        yield from mentions_of(value)

@@ -1,10 +1,14 @@
-"""A playbook as the user wrote it, normalised.  Values are still YAML values; `compile.py` turns them into code."""
+"""A playbook as the user wrote it, normalised.  Values are still YAML values; `compile.py` compiles them.
+
+`place` is the path of a part in the document, from which a finding gets its line and column."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+
+from noetl.core.playbook.document import Path
 
 
 class Action(StrEnum):
@@ -31,6 +35,7 @@ class Rule:
     delay: object = None
     to: str | None = None
     set: Mapping[str, object] = field(default_factory=dict)
+    place: Path = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,7 @@ class Task:
     rules: tuple[Rule, ...]
     fails_unmatched: bool | None = None
     timeout: object = None
+    place: Path = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +58,7 @@ class Arc:
     step: str
     when: object = None
     set: Mapping[str, object] = field(default_factory=dict)
+    place: Path = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,7 @@ class Step:
     is_pipeline: bool
     next: Next | None
     set: Mapping[str, object]
+    place: Path = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.model import Arc, Mode, Next
 
+ARC_KEYS = frozenset(("step", "when", "set", "spec", "args", "cond"))
 MODES = {"exclusive": Mode.EXCLUSIVE, "inclusive": Mode.INCLUSIVE, "all": Mode.INCLUSIVE}
 ON_NO_MATCH = ("complete", "quiet")
 
@@ -20,15 +21,13 @@ def read_next(step: str, entry: Mapping[str, object], path: Path, findings: Find
     if value is None:
         return Next(mode=declared or Mode.EXCLUSIVE, arcs=())
     if isinstance(value, str):
-        return Next(mode=declared or Mode.EXCLUSIVE, arcs=(Arc(step=value),))
+        return Next(mode=declared or Mode.EXCLUSIVE, arcs=(Arc(step=value, place=place),))
     if isinstance(value, list):
         bare = bool(value) and all(isinstance(item, str) for item in value)
         arcs = _read_arcs(step, value, place, findings)
         return Next(mode=declared or (Mode.INCLUSIVE if bare else Mode.EXCLUSIVE), arcs=arcs)
     if not isinstance(value, dict):
-        findings.error(
-            "next_shape", f"step {step!r}: next must be a step name, a list or a mapping", place, step=step
-        )
+        findings.error("next_shape", f"step {step!r}: next must be a step name, a list or a mapping", place, step=step)
         return Next(mode=Mode.EXCLUSIVE, arcs=())
     if "step" in value:
         findings.warn("next_shape", f"step {step!r}: write next.arcs as a list", place, step=step)
@@ -61,9 +60,7 @@ def _read_mode(step: str, spec: object, path: Path, findings: Findings, declared
     if spec is None:
         return declared or Mode.EXCLUSIVE
     if not isinstance(spec, dict):
-        findings.error(
-            "next_shape", f"step {step!r}: next.spec must be a mapping", (*path, "spec"), step=step
-        )
+        findings.error("next_shape", f"step {step!r}: next.spec must be a mapping", (*path, "spec"), step=step)
         return Mode.EXCLUSIVE
     place = (*path, "spec")
     unmatched = spec.get("on_no_match")
@@ -79,9 +76,7 @@ def _read_mode(step: str, spec: object, path: Path, findings: Findings, declared
         return declared or Mode.EXCLUSIVE
     mode = MODES.get(str(name))
     if mode is None:
-        findings.error(
-            "next_mode", f"step {step!r}: unknown next.spec.mode {name!r}", (*place, "mode"), step=step
-        )
+        findings.error("next_mode", f"step {step!r}: unknown next.spec.mode {name!r}", (*place, "mode"), step=step)
         return Mode.EXCLUSIVE
     if declared is not None and declared is not mode:
         message = f"step {step!r}: spec.next_mode and next.spec.mode disagree"
@@ -100,15 +95,16 @@ def _read_arcs(step: str, entries: list[object], path: Path, findings: Findings)
 
 def _read_arc(step: str, entry: object, path: Path, findings: Findings) -> Arc | None:
     if isinstance(entry, str):
-        return Arc(step=entry)
+        return Arc(step=entry, place=path)
     target = entry.get("step") if isinstance(entry, dict) else None
     if not isinstance(entry, dict) or not isinstance(target, str) or not target:
         findings.error("arc_shape", f"step {step!r}: an arc is a mapping with `step`", path, step=step)
         return None
-    if "expr" in entry:
-        findings.error(
-            "arc_expr", f"step {step!r}: arc key 'expr' is retired, use when", (*path, "expr"), step=step
-        )
+    for key, better in (("expr", "when"), ("set_vars", "set")):
+        if key in entry:
+            message = f"step {step!r}: arc key {key!r} is retired, use {better}"
+            findings.error("retired_arc_key", message, (*path, key), step=step)
+    findings.warn_unknown(f"step {step!r}, arc to {target!r}", entry, ARC_KEYS | {"expr", "set_vars"}, path, step=step)
     when = entry.get("when", entry.get("cond"))
     if "cond" in entry:
         findings.warn("arc_cond", f"step {step!r}: use when instead of cond", (*path, "cond"), step=step)
@@ -119,11 +115,9 @@ def _read_arc(step: str, entry: object, path: Path, findings: Findings) -> Arc |
         when = None
     values = entry.get("set") or {}
     if "args" in entry:
-        findings.warn(
-            "deprecated_args", f"step {step!r}: use set instead of arc args", (*path, "args"), step=step
-        )
+        findings.warn("deprecated_args", f"step {step!r}: use set instead of arc args", (*path, "args"), step=step)
         values = {**(entry["args"] if isinstance(entry["args"], dict) else {}), **values}
     if not isinstance(values, dict):
         findings.error("set_shape", f"step {step!r}: arc set must be a mapping", (*path, "set"), step=step)
         values = {}
-    return Arc(step=target, when=when, set=values)
+    return Arc(step=target, when=when, set=values, place=path)

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noetl.core.playbook.document import Findings, Path, suggestion
+from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.model import Action, Rule, Task
 
-# Kinds of the language.  One that is not installed passes with a warning and fails with `unsupported` when it runs.
+# Kinds of the language.  One that is not installed passes with a warning and fails with `unsupported`.
 LANGUAGE_KINDS = frozenset(
-    "spark python postgres http playbook duckdb noop workbook nats artifact transfer shell snowflake ducklake container"
-    " subscription script agent secrets gcs mcp gateway rhai wasm result_fetch playbooks iterator snowflake_transfer"
-    " task_sequence".split()
+    (
+        *(
+            "spark",
+            "python",
+            "postgres",
+            "http",
+            "playbook",
+            "duckdb",
+            "noop",
+            "workbook",
+            "nats",
+            "artifact",
+        ),
+        *("transfer", "shell", "snowflake", "ducklake", "container", "subscription", "script", "agent"),
+        *("secrets", "gcs", "mcp", "gateway", "rhai", "wasm", "result_fetch", "playbooks", "iterator"),
+        *("snowflake_transfer", "task_sequence"),
+    )
 )
 COMMON_KEYS = frozenset(
-    "kind name input args auth spec set output output_select timeout timeout_seconds retry desc".split()
+    (
+        *("kind", "name", "desc", "input", "args", "auth", "spec", "set", "output", "output_select"),
+        *("timeout", "timeout_seconds", "retry"),
+    )
 )
 SPEC_KEYS_KEPT = frozenset(("policy", "timeout", "result"))
+RULE_KEYS = frozenset(("when", "then", "else", "expr", "name", "desc"))
+THEN_KEYS = frozenset(("do", "attempts", "backoff", "delay", "to", "set", "set_ctx", "set_iter", "set_vars"))
 BACKOFFS = ("none", "fixed", "constant", "linear", "exponential")
 
 
 def read_tasks(
     step: str,
     tool: object,
+    *,
     step_input: Mapping[str, object],
     path: Path,
     findings: Findings,
@@ -31,8 +51,9 @@ def read_tasks(
     if tool is None:
         return (Task(label=f"{step}_task", kind="noop", config={}, input=step_input, set={}, rules=()),)
     if isinstance(tool, dict) and "kind" in tool:
-        task = _read_task(step, f"{step}_task", tool, step_input, path, findings, kinds)
-        return (task,) if task else ()
+        task = _read_task(step, f"{step}_task", tool, step_input=step_input, path=path, findings=findings, kinds=kinds)
+        _check_jumps(step, [task], findings)
+        return (task,)
     if not isinstance(tool, list):
         message = f"step {step!r}: tool must be a mapping with `kind`, or a list of such mappings"
         findings.error("tool_shape", message, path, step=step)
@@ -52,10 +73,9 @@ def read_tasks(
             message = f"step {step!r}: the task label {label!r} is used twice"
             findings.error("duplicate_label", message, (*path, number), step=step)
         labels.add(label)
-        task = _read_task(step, label, config, step_input, (*path, number), findings, kinds)
-        if task:
-            tasks.append(task)
-    _check_jumps(step, tasks, path, findings)
+        place = (*path, number) if "kind" in entry else (*path, number, label)
+        tasks.append(_read_task(step, label, config, step_input=step_input, path=place, findings=findings, kinds=kinds))
+    _check_jumps(step, tasks, findings)
     return tuple(tasks)
 
 
@@ -71,34 +91,32 @@ def _labelled(number: int, entry: object) -> tuple[str, dict[str, object]] | Non
     return None
 
 
-def _check_jumps(step: str, tasks: list[Task], path: Path, findings: Findings) -> None:
-    labels = [task.label for task in tasks]
-    for number, task in enumerate(tasks):
+def _check_jumps(step: str, tasks: list[Task], findings: Findings) -> None:
+    labels = {task.label for task in tasks}
+    for task in tasks:
         for rule in task.rules:
             if rule.to is not None and rule.to not in ("previous", "prev") and rule.to not in labels:
                 message = f"step {step!r}, task {task.label!r}: jump to unknown label {rule.to!r}"
-                findings.error(
-                    "unknown_label", message + suggestion(rule.to, labels), (*path, number), step=step
-                )
+                hint = findings.suggestion(rule.to, labels)
+                findings.error("unknown_label", message + hint, (*rule.place, "then", "to"), step=step)
 
 
 def _read_task(
     step: str,
     label: str,
     entry: Mapping[str, object],
+    *,
     step_input: Mapping[str, object],
     path: Path,
     findings: Findings,
     kinds: frozenset[str],
-) -> Task | None:
+) -> Task:
     where = f"step {step!r}, task {label!r}"
-    kind = _read_kind(where, entry["kind"], path, findings, kinds, step)
+    kind = _read_kind(where, entry["kind"], (*path, "kind"), findings=findings, kinds=kinds, step=step)
     fields = _hoist(where, entry, path, findings, step)
     for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
         if key in fields:
-            findings.error(
-                "retired_task_key", f"{where}: {key!r} is retired, {hint}", (*path, key), step=step
-            )
+            findings.error("retired_task_key", f"{where}: {key!r} is retired, {hint}", (*path, key), step=step)
     task_input = fields.get("input")
     if task_input is None and isinstance(fields.get("args"), dict):
         findings.warn("deprecated_args", f"{where}: use input instead of args", (*path, "args"), step=step)
@@ -116,22 +134,28 @@ def _read_task(
     return Task(
         label=label,
         kind=kind,
-        config={key: value for key, value in fields.items() if key not in COMMON_KEYS or key == "auth"},
+        config=_own_config(fields),
         input={**step_input, **(task_input if isinstance(task_input, dict) else {})},
         set=values if isinstance(values, dict) else {},
         rules=rules,
         fails_unmatched=unmatched,
         timeout=timeout,
+        place=path,
     )
 
 
-def _read_kind(
-    where: str, value: object, path: Path, findings: Findings, kinds: frozenset[str], step: str
-) -> str:
+def _own_config(fields: Mapping[str, object]) -> dict[str, object]:
+    """What the tool itself reads.  `args` is another word for `input` only when it is a mapping."""
+    config = {key: value for key, value in fields.items() if key not in COMMON_KEYS or key == "auth"}
+    if isinstance(fields.get("args"), list):
+        config["args"] = fields["args"]
+    return config
+
+
+def _read_kind(where: str, value: object, place: Path, *, findings: Findings, kinds: frozenset[str], step: str) -> str:
     kind = str(value).lower()
-    place = (*path, "kind")
     if kind not in LANGUAGE_KINDS and kind not in kinds:
-        hint = suggestion(kind, sorted(LANGUAGE_KINDS | kinds))
+        hint = findings.suggestion(kind, LANGUAGE_KINDS | kinds)
         findings.error("unknown_kind", f"{where}: unknown tool kind {value!r}{hint}", place, step=step)
     elif kind not in kinds:
         message = f"{where}: tool kind {kind!r} is not available in this installation; running it fails"
@@ -139,9 +163,7 @@ def _read_kind(
     return kind
 
 
-def _hoist(
-    where: str, entry: Mapping[str, object], path: Path, findings: Findings, step: str
-) -> dict[str, object]:
+def _hoist(where: str, entry: Mapping[str, object], path: Path, findings: Findings, step: str) -> dict[str, object]:
     """Tool fields that were written below `spec` belong to the tool."""
     fields = dict(entry)
     spec = entry.get("spec")
@@ -167,9 +189,7 @@ def _read_policy(
         return (), None
     entries = policy.get("rules", [])
     if not isinstance(entries, list):
-        findings.error(
-            "policy_shape", f"{where}: spec.policy.rules must be a list", (*path, "rules"), step=step
-        )
+        findings.error("policy_shape", f"{where}: spec.policy.rules must be a list", (*path, "rules"), step=step)
         entries = []
     rules = []
     for number, entry in enumerate(entries):
@@ -178,7 +198,8 @@ def _read_policy(
             rules.append(rule)
     unmatched = policy.get("on_unmatched")
     if unmatched not in (None, "continue", "fail"):
-        findings.error("on_unmatched", f"{where}: unknown on_unmatched {unmatched!r}", path, step=step)
+        message = f"{where}: unknown on_unmatched {unmatched!r}"
+        findings.error("on_unmatched", message, (*path, "on_unmatched"), step=step)
     return tuple(rules), None if unmatched is None else unmatched == "fail"
 
 
@@ -186,10 +207,9 @@ def _read_rule(where: str, entry: object, path: Path, findings: Findings, step: 
     if not isinstance(entry, dict) or not ({"when", "else", "then"} & set(entry)):
         findings.error("rule_shape", f"{where}: a rule has `when` and `then`, or `else`", path, step=step)
         return None
+    findings.warn_unknown(f"{where}, rule", entry, RULE_KEYS, path, step=step)
     if "expr" in entry:
-        findings.error(
-            "rule_expr", f"{where}: rule key 'expr' is retired, use when", (*path, "expr"), step=step
-        )
+        findings.error("rule_expr", f"{where}: rule key 'expr' is retired, use when", (*path, "expr"), step=step)
     when, then = entry.get("when"), entry.get("then")
     if "else" in entry:
         when = None
@@ -202,28 +222,31 @@ def _read_rule(where: str, entry: object, path: Path, findings: Findings, step: 
     elif when is None:
         findings.error("rule_shape", f"{where}: a rule without `when` is written as `else`", path, step=step)
     if when is not None and not isinstance(when, str | bool):
-        findings.error(
-            "rule_when", f"{where}: when must be an expression or a boolean", (*path, "when"), step=step
-        )
+        findings.error("rule_when", f"{where}: when must be an expression or a boolean", (*path, "when"), step=step)
         when = None
     if not isinstance(then, dict):
         findings.error("rule_shape", f"{where}: `then` must be a mapping", (*path, "then"), step=step)
         return None
-    return _read_then(where, when, then, (*path, "then"), findings, step)
+    return _read_then(where, when, then, place=path, findings=findings, step=step)
 
 
 def _read_then(
-    where: str, when: object, then: Mapping[str, object], path: Path, findings: Findings, step: str
+    where: str, when: object, then: Mapping[str, object], *, place: Path, findings: Findings, step: str
 ) -> Rule | None:
+    path = (*place, "then")
+    findings.warn_unknown(f"{where}, then", then, THEN_KEYS, path, step=step)
+    if "set_vars" in then:
+        message = f"{where}: then.set_vars is retired, use set"
+        findings.error("retired_task_key", message, (*path, "set_vars"), step=step)
     name = then.get("do")
     if name is None:
         findings.warn("rule_do", f"{where}: then.do is missing, continue is meant", path, step=step)
         name = "continue"
-    if name not in set(Action):
-        hint = suggestion(str(name), [str(action) for action in Action])
+    if not isinstance(name, str) or name not in set(Action):
+        hint = findings.suggestion(str(name), [str(action) for action in Action])
         findings.error("rule_do", f"{where}: unknown then.do {name!r}{hint}", (*path, "do"), step=step)
         return None
-    action = Action(str(name))
+    action = Action(name)
     to = then.get("to")
     if action is Action.JUMP and not isinstance(to, str):
         findings.error("jump_to", f"{where}: jump needs `to`, a task label", path, step=step)
@@ -252,4 +275,5 @@ def _read_then(
         delay=then.get("delay"),
         to=to if action is Action.JUMP and isinstance(to, str) else None,
         set=values,
+        place=place,
     )

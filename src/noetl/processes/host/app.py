@@ -75,9 +75,7 @@ class HostApi:
             )
         )
         warnings = [{"code": w.code, "message": str(w)} for w in started.warnings]
-        return JSONResponse(
-            {"execution_id": str(started.execution_id), "warnings": warnings}, status_code=201
-        )
+        return JSONResponse({"execution_id": str(started.execution_id), "warnings": warnings}, status_code=201)
 
     async def _list(self, request: Request) -> Response:
         limit = int(_number(request, "limit", 20, LIST_ROWS_MAX))

@@ -74,7 +74,7 @@ class Host:
     def stop(self) -> None:
         self.ask_to_stop()
         self._thread.join(STOP_SECONDS_MAX)
-        if self._failure is not None and not isinstance(self._failure, asyncio.CancelledError):
+        if self._failure is not None:
             raise self._failure
 
     # --- in the thread -------------------------------------------------------------------------------------
@@ -83,10 +83,9 @@ class Host:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseExceptionGroup as group:
-            self._failure = group.exceptions[0]
-        except BaseException as error:  # noqa: BLE001 - process entry: handed to the thread that waits
-            self._failure = error
+        except BaseException as error:
+            self._failure = _first(error)
+            log.exception("the host ended", extra={"event": "host.failed"})
         finally:
             self._ended.set()
 
@@ -116,9 +115,10 @@ class Host:
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(engine.run())
+                await engine.is_restored.wait()
                 server = self._server(engine)
                 serving = group.create_task(server.serve(sockets=[self._listen()]))
-                ready = group.create_task(self._announce(server))
+                ready = group.create_task(self._announce(server, engine))
                 await self._stop.wait()
                 server.should_exit = server.force_exit = True
                 ready.cancel()
@@ -135,7 +135,11 @@ class Host:
             engine.service,
             tenant_id=settings.tenant_id,
             organization_id=settings.organization_id,
-            facts=lambda: {"pid": os.getpid(), "resumed": [str(one) for one in engine.resumed]},
+            facts=lambda: {
+                "pid": os.getpid(),
+                "only_reads": not self._resume,
+                "resumed": [str(one) for one in engine.resumed],
+            },
             on_stop=self._stop.set,
         )
         application = self._visitors.counted(api.application())
@@ -155,8 +159,9 @@ class Host:
             os.umask(previous)
         return listening
 
-    async def _announce(self, server: uvicorn.Server) -> None:
-        while not server.started:
+    async def _announce(self, server: uvicorn.Server, engine: Engine) -> None:
+        await engine.is_restored.wait()
+        while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag only
             await asyncio.sleep(0.002)
         self._ready.set()
 
@@ -188,7 +193,8 @@ class Visitors:
         return app
 
 
-def as_host_error(error: BaseException) -> NoetlError:
-    if isinstance(error, NoetlError):
-        return error
-    return HostUnavailable(f"the host could not start: {error}")
+def _first(error: BaseException) -> BaseException:
+    """The cause inside nested groups; what is no error of ours is named as the host's failure."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error if isinstance(error, NoetlError) else HostUnavailable(f"the host failed: {error!r}")

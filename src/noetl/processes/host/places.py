@@ -44,6 +44,4 @@ def make_home(places: Places) -> None:
     if places.socket.parent != places.home and (
         stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077
     ):
-        raise HostUnavailable(
-            f"{places.socket.parent} is not a private folder of this user: remove it and try again"
-        )
+        raise HostUnavailable(f"{places.socket.parent} is not a private folder of this user: remove it and try again")

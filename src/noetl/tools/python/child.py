@@ -207,9 +207,7 @@ class Child:
             )
             program = self._programs.compiled(code, filename)
             return self._value(run_program(program, inputs))
-        except (
-            BaseException
-        ) as error:  # tool boundary: whatever user code raises, `SystemExit` too, is its failure
+        except BaseException as error:  # tool boundary: whatever user code raises, `SystemExit` too, is its failure
             return _failure(*describe(error, filename))
         finally:
             forget()
@@ -220,7 +218,13 @@ class Child:
             expression = expression_engine()
             template = expression.compile_value(request["source"])
             return self._value(
-                expression.render_value(template, request["names"], now=request["now"], allow_loops=True)
+                expression.render_value(
+                    template,
+                    expression.unpack(request["names"]),
+                    now=request["now"],
+                    strict=request["strict"],
+                    allow_loops=True,
+                )
             )
         except NoetlError as error:
             message = bounded(str(error), limits.ERROR_MESSAGE_CHARS_MAX)
@@ -235,9 +239,7 @@ class Child:
             message = f"the result cannot be written as JSON: {type(error).__name__}: {error}"
             return _failure(_refused_result("RESULT_INVALID", message, type(error).__name__), None)
         if len(encoded) > self._settings.result_bytes_max:
-            message = (
-                f"the result has {len(encoded)} bytes as JSON, the limit is {self._settings.result_bytes_max}"
-            )
+            message = f"the result has {len(encoded)} bytes as JSON, the limit is {self._settings.result_bytes_max}"
             return _failure(_refused_result("RESULT_TOO_LARGE", message, None), None)
         return (b'"value":', encoded)
 
@@ -280,9 +282,7 @@ class ProgramCache:
             program = compile_program(source.decode("utf-8", "surrogatepass"), filename)
             self._bytes += len(source)
         self._programs[key] = program
-        while len(self._programs) > PROGRAMS_MAX or (
-            self._bytes > PROGRAMS_BYTES_MAX and len(self._programs) > 1
-        ):
+        while len(self._programs) > PROGRAMS_MAX or (self._bytes > PROGRAMS_BYTES_MAX and len(self._programs) > 1):
             oldest = next(iter(self._programs))
             del self._programs[oldest]
             self._bytes -= len(oldest[0])

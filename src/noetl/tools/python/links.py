@@ -30,9 +30,7 @@ class Call:
 
     __slots__ = ("future", "ticket", "timer")
 
-    def __init__(
-        self, future: asyncio.Future[bytes | Failure], timer: asyncio.TimerHandle, ticket: bytes
-    ) -> None:
+    def __init__(self, future: asyncio.Future[bytes | Failure], timer: asyncio.TimerHandle, ticket: bytes) -> None:
         self.future = future
         self.timer = timer
         self.ticket = ticket
@@ -155,6 +153,7 @@ class ZygoteLink:
                 control_fd=theirs.fileno(),
                 worker_pid=os.getpid(),
                 directory=directory,
+                import_path=tuple(entry for entry in sys.path if os.path.isabs(entry)),
                 memory_bytes_max=memory_bytes_max,
                 result_bytes_max=result_bytes_max,
             )
@@ -253,9 +252,7 @@ def _environment() -> dict[str, str]:
     """What the zygote needs to start; it forgets it before it forks."""
     # Each thread of user code would otherwise reserve 64 MB of the address space that a task may use.
     environment = {"MALLOC_ARENA_MAX": "2"}
-    package_root = os.path.dirname(
-        os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    )
+    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     if package_root != sysconfig.get_path("purelib"):
         environment["PYTHONPATH"] = package_root
     return environment

@@ -164,9 +164,7 @@ def _import_lib(alias: str, wanted: object) -> object:
             module = importlib.import_module(module_name)
             found = getattr(module, name, _MISSING)
             return importlib.import_module(f"{module_name}.{name}") if found is _MISSING else found
-    raise _misconfigured(
-        f"libs: {alias}: give a module name or a mapping with `from` and `import`", "LIB_INVALID"
-    )
+    raise _misconfigured(f"libs: {alias}: give a module name or a mapping with `from` and `import`", "LIB_INVALID")
 
 
 def _misconfigured(message: str, code: str) -> ToolFailed:
@@ -179,9 +177,7 @@ def _misconfigured(message: str, code: str) -> ToolFailed:
 def _run_body(
     program: Program, body: list[ast.stmt], namespace: dict[str, object], injected: Mapping[str, object]
 ) -> object:
-    declared_global = {
-        name for node in _own_nodes_of(body) if isinstance(node, ast.Global) for name in node.names
-    }
+    declared_global = {name for node in _own_nodes_of(body) if isinstance(node, ast.Global) for name in node.names}
     parameters = tuple(
         sorted(
             name
@@ -207,9 +203,7 @@ def _compile_body(body: list[ast.stmt], parameters: tuple[str, ...], program: Pr
         kw_defaults=[],
         defaults=[],
     )
-    function = ast.FunctionDef(
-        name=_BODY_NAME, args=arguments, body=body, decorator_list=[], lineno=1, col_offset=0
-    )
+    function = ast.FunctionDef(name=_BODY_NAME, args=arguments, body=body, decorator_list=[], lineno=1, col_offset=0)
     module = ast.Module(body=[function], type_ignores=[])
     flags = program.module.co_flags & __future__.annotations.compiler_flag
     ast.fix_missing_locations(module)
@@ -268,9 +262,7 @@ def _bind_main(main: Callable[..., object], inputs: Inputs) -> tuple[list[object
         elif parameter.default is not parameter.empty:
             value = parameter.default
         else:
-            raise TypeError(
-                f"main() needs {name!r}, which is neither in input nor in context and has no default"
-            )
+            raise TypeError(f"main() needs {name!r}, which is neither in input nor in context and has no default")
         if parameter.kind is parameter.POSITIONAL_ONLY:
             positional.append(value)
         else:

@@ -14,7 +14,7 @@ from typing import Any
 
 from noetl.core import limits
 from noetl.core.errors import Failure, TemplateFailed, TemplateInvalid, TemplateRefused
-from noetl.core.expression import plain
+from noetl.core.expression import pack, plain
 from noetl.tools.python import wire
 from noetl.tools.python.links import ChildLink, Key
 from noetl.tools.python.namespace import needs_context
@@ -100,9 +100,7 @@ class ChildPool:
             return PoolStats(children=0, idle=0, waiting=0, forked_total=0, recycled_total=0)
         return self._roster.stats()
 
-    async def run(
-        self, task: PythonTask, *, tenant: str = "default", organization: str = "default"
-    ) -> TaskOutcome:
+    async def run(self, task: PythonTask, *, tenant: str = "default", organization: str = "default") -> TaskOutcome:
         """Run user code in a child.  Failures of the code are in the outcome; nothing is raised for them."""
         request: dict[str, object] = {
             "kind": "run",
@@ -125,12 +123,13 @@ class ChildPool:
         timeout_seconds: float,
         tenant: str = "default",
         organization: str = "default",
+        strict: bool = False,
     ) -> object:
-        """Render a template that may loop.
+        """Render a template that may loop.  Names may be views; they are views again in the child.
 
         Raises TemplateInvalid, TemplateFailed, or TemplateRefused for limits, time included.
         """
-        request = {"kind": "render", "source": source, "names": names, "now": now}
+        request = {"kind": "render", "source": source, "names": pack(names), "now": now, "strict": strict}
         outcome = await self._call("", request, timeout_seconds, (tenant, organization))
         failure = outcome.failure
         if failure is None:
@@ -145,9 +144,7 @@ class ChildPool:
             self._roster.fill()
         return self._roster
 
-    async def _call(
-        self, code: str, request: dict[str, object], timeout_seconds: float, key: Key
-    ) -> TaskOutcome:
+    async def _call(self, code: str, request: dict[str, object], timeout_seconds: float, key: Key) -> TaskOutcome:
         roster = self._started()
         try:
             payload = wire.join_request(code, _encode(request))

@@ -83,6 +83,7 @@ class Roster:
         self._forking = 0
         self._dying = 0
         self._stillborn = 0
+        self._tickets = 0
         self._forked_total = 0
         self._recycled_total = 0
 
@@ -136,13 +137,13 @@ class Roster:
                     self._release(given)
             raise
 
-    async def exchange(
-        self, child: ChildLink, request: tuple[bytes, bytes], timeout_seconds: float
-    ) -> bytes | Failure:
+    async def exchange(self, child: ChildLink, request: tuple[bytes, bytes], timeout_seconds: float) -> bytes | Failure:
         """Send a request and wait for its answer.  Whatever goes wrong ends this child and nothing else."""
         seconds = min(max(timeout_seconds, 0.0), TIMEOUT_SECONDS_MAX)
         future: asyncio.Future[bytes | Failure] = self._loop.create_future()
-        ticket = os.urandom(wire.TICKET_BYTES)
+        # It may be guessed: what code could write ahead arrives while its own ticket is the current one.
+        self._tickets += 1
+        ticket = self._tickets.to_bytes(wire.TICKET_BYTES, "big")
         timer = self._loop.call_later(seconds, self._expire, child, seconds)
         call = child.call = Call(future, timer, ticket)
         if child.is_dying:  # it ended between being assigned and now
@@ -230,9 +231,7 @@ class Roster:
             return False
         self._forked_total = number
         self._forking += 1
-        self._children[number] = ChildLink(
-            number, sock, loop=self._loop, on_answer=self._answered, on_lost=self._end
-        )
+        self._children[number] = ChildLink(number, sock, loop=self._loop, on_answer=self._answered, on_lost=self._end)
         return True
 
     def _end(self, child: ChildLink) -> None:
@@ -279,7 +278,7 @@ class Roster:
         is_reusable = payload.startswith(wire.REUSABLE, wire.TICKET_BYTES)
         if is_reusable and child.tasks < self._settings.tasks_per_child_max:
             self._release(child)
-        elif not child.is_dying:
+        else:
             self._recycle(child)
 
     def _expire(self, child: ChildLink, seconds: float) -> None:

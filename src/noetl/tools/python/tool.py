@@ -17,9 +17,7 @@ class PythonTool:
     kind = "python"
 
     def __init__(self, settings: ToolSettings) -> None:
-        self._pool = ChildPool(
-            children_max=settings.python_children, memory_bytes_max=settings.python_memory_bytes
-        )
+        self._pool = ChildPool(children_max=settings.python_children, memory_bytes_max=settings.python_memory_bytes)
 
     async def start(self) -> None:
         await self._pool.start()
@@ -63,18 +61,23 @@ class PythonTool:
         timeout_seconds: float,
         tenant: str,
         organization: str,
+        strict: bool = False,
     ) -> object:
         return await self._pool.render(
-            source, names, now=now, timeout_seconds=timeout_seconds, tenant=tenant, organization=organization
+            source,
+            names,
+            now=now,
+            timeout_seconds=timeout_seconds,
+            tenant=tenant,
+            organization=organization,
+            strict=strict,
         )
 
 
 def _code(fields: Mapping[str, object]) -> str | Failure:
     """The program text: `code_b64` before `code`."""
     if "script" in fields:
-        return Failure(
-            kind="unsupported", message="python: script is not supported by this release, use code"
-        )
+        return Failure(kind="unsupported", message="python: script is not supported by this release, use code")
     encoded = fields.get("code_b64")
     if encoded is not None:
         try:

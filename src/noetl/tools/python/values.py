@@ -110,6 +110,4 @@ def _from_set(value: Set[object]) -> list[object]:
         return list(value)
 
 
-_encode_strict = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain
-).encode
+_encode_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=plain).encode

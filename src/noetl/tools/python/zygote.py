@@ -35,6 +35,8 @@ class ZygoteSettings:
     control_fd: int
     worker_pid: int
     directory: str
+    import_path: tuple[str, ...]
+    """Where the worker finds modules; user code finds the same."""
     memory_bytes_max: int
     result_bytes_max: int
 
@@ -123,9 +125,7 @@ class Zygote:
                 memory_bytes_max=self._settings.memory_bytes_max,
                 result_bytes_max=self._settings.result_bytes_max,
             )
-            child.serve(
-                descriptor, directory=self._directory(number), parent_pid=self._pid, settings=settings
-            )
+            child.serve(descriptor, directory=self._directory(number), parent_pid=self._pid, settings=settings)
         finally:
             os._exit(70)
 
@@ -234,6 +234,7 @@ def main() -> None:
         return
     os.environ.clear()
     os.umask(0o077)
+    sys.path.extend(entry for entry in settings.import_path if entry not in sys.path)
     warm()
     gc.collect()
     gc.freeze()  # children share these objects; a collection in a child must not touch, and so copy, them

@@ -21,9 +21,30 @@ WITH fence AS MATERIALIZED (
     WHERE s.shard_id = ANY (ARRAY(SELECT moved.shard_id FROM moved))
 )
 
+-- part: begin_one
+-- The same for a commit in one shard, without the detour over a document; so are the other parts named `…_one`.
+WITH moved AS (
+    UPDATE noetl.execution_shard AS s
+    SET next_position = :next::bigint, decided_position = :decided::bigint
+    WHERE s.shard_id = :shard_id::integer AND s.epoch = :epoch::bigint AND s.next_position = :seen::bigint
+    RETURNING s.shard_id
+)
+
 -- part: events
+-- Postgres reads no document with an escaped NUL: the writer sends another mark (`:nul`), which becomes one again here.
 event_in AS MATERIALIZED (
-    SELECT t.*
+    SELECT t.shard_id, t.position, t.stream_version, t.checksum, t.execution_id, t.event_id, t.tenant_id,
+           t.organization_id, t.stream_id, t.aggregate_type, t.aggregate_id, t.event_type, t.schema_name,
+           t.schema_version, t.event_time, t.producer, t.causation_id, t.correlation_id, t.idempotency_key,
+           t.transition_key, t.command_id, t.stage_id, t.frame_id, t.parent_event_id, t.parent_execution_id,
+           CASE WHEN :nul::text IS NULL THEN t.payload_ref
+                ELSE replace(t.payload_ref::text, :nul::text, '\u0000')::json END AS payload_ref,
+           CASE WHEN :nul::text IS NULL THEN t.result
+                ELSE replace(t.result::text, :nul::text, '\u0000')::json END AS result,
+           CASE WHEN :nul::text IS NULL THEN t.writes
+                ELSE replace(t.writes::text, :nul::text, '\u0000')::json END AS writes,
+           CASE WHEN :nul::text IS NULL THEN t.meta
+                ELSE replace(t.meta::text, :nul::text, '\u0000')::json END AS meta
     FROM json_to_recordset(:events::json) AS t(
         shard_id integer, position bigint, stream_version bigint, checksum bytea,
         execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
@@ -57,6 +78,13 @@ stream_in AS MATERIALIZED (
     WHERE st.execution_id = ANY (ARRAY(SELECT i.execution_id FROM stream_in AS i))
 )
 
+-- part: streams_one
+stream_out AS (
+    UPDATE noetl.stream AS st
+    SET version = :stream_version::bigint, closed = :stream_closed::boolean
+    WHERE st.execution_id = :stream_execution::bigint AND EXISTS (SELECT 1 FROM moved)
+)
+
 -- part: opened
 opened_out AS (
     INSERT INTO noetl.stream (execution_id, shard_id, tenant_id, organization_id, version, closed)
@@ -67,6 +95,7 @@ opened_out AS (
 )
 
 -- part: payloads
+-- With any fence that held: a payload too many is garbage, one too few would be a dangling reference.
 -- Equal content put twice is one object: the conflict on the content address is the success case.
 payload_out AS (
     INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
@@ -74,6 +103,17 @@ payload_out AS (
     FROM unnest(:payload_tenants::text[], :payload_organizations::text[], :payload_digests::text[],
                 :payload_media_types::text[], :payload_contents::bytea[])
         AS t(tenant_id, organization_id, sha256, media_type, content)
+    WHERE EXISTS (SELECT 1 FROM moved)
+    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+)
+
+-- part: payloads_one
+payload_out AS (
+    INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
+    SELECT :payload_tenant::text, :payload_organization::text, :payload_digest::text, :payload_media_type::text,
+           :payload_content::bytea
+    FROM moved
+    -- Equal content put twice is one object: the conflict on the content address is the success case.
     ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
 )
 
@@ -82,11 +122,26 @@ queue_out AS (
     INSERT INTO noetl.command (
         execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, body)
     SELECT t.execution_id, t.command_id, t.shard_id, t.tenant_id, t.organization_id, t.pool, t.tool_kind, t.attempt,
-           t.session_id, t.body
+           t.session_id,
+           CASE WHEN :queue_nul::text IS NULL THEN t.body
+                ELSE replace(t.body::text, :queue_nul::text, '\u0000')::json END
     FROM json_to_recordset(:queue::json) AS t(
         execution_id bigint, command_id text, shard_id integer, tenant_id text, organization_id text, pool text,
         tool_kind text, attempt integer, session_id bigint, body json)
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
+    -- A rebuilt queue may already hold the row; the ledger says what it must be.
+    ON CONFLICT (execution_id, command_id) DO UPDATE
+    SET attempt = excluded.attempt, session_id = excluded.session_id, body = excluded.body
+)
+
+-- part: queue_one
+queue_out AS (
+    INSERT INTO noetl.command (
+        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, body)
+    SELECT :queue_execution::bigint, :queue_command::text, moved.shard_id, :queue_tenant::text,
+           :queue_organization::text, :queue_pool::text, :queue_kind::text, :queue_attempt::integer,
+           :queue_session::bigint, :queue_body::json
+    FROM moved
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
     SET attempt = excluded.attempt, session_id = excluded.session_id, body = excluded.body
@@ -121,6 +176,13 @@ dequeue_out AS (
       AND gone.shard_id IN (SELECT moved.shard_id FROM moved)
 )
 
+-- part: dequeue_one
+dequeue_out AS (
+    DELETE FROM noetl.command AS gone
+    WHERE gone.execution_id = :dequeue_execution::bigint AND gone.command_id = :dequeue_command::text
+      AND EXISTS (SELECT 1 FROM moved)
+)
+
 -- part: timers
 timer_out AS (
     INSERT INTO noetl.timer (execution_id, name, shard_id, due_at)
@@ -137,6 +199,7 @@ timer_gone AS (
     WHERE (gone.execution_id, gone.name) IN (
         SELECT t.execution_id, t.name
         FROM unnest(:gone_executions::bigint[], :gone_names::text[]) AS t(execution_id, name))
+      AND gone.shard_id IN (SELECT moved.shard_id FROM moved)
 )
 
 -- part: executions
@@ -159,12 +222,15 @@ execution_out AS (
 )
 
 -- part: idempotency
+-- With the fence of the execution that it names: a key without its execution would refuse every retry.
 -- No ON CONFLICT: two requests with one key are a conflict that the caller must learn about.
 idempotency_out AS (
     INSERT INTO noetl.idempotency (tenant_id, organization_id, idempotency_key, request_digest, execution_id)
     SELECT t.tenant_id, t.organization_id, t.idempotency_key, t.request_digest, t.execution_id
     FROM json_to_recordset(:idempotency::json) AS t(
-        tenant_id text, organization_id text, idempotency_key text, request_digest text, execution_id bigint)
+        shard_id integer, tenant_id text, organization_id text, idempotency_key text, request_digest text,
+        execution_id bigint)
+    WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
 )
 
 -- part: end

@@ -5,11 +5,24 @@
 -- row lock is held to commit, which makes commit order equal position order: a reader that remembers one number per
 -- shard cannot miss an event that commits late.
 -- Keys that are already stored are left out and reported; the rest is inserted without ON CONFLICT, because a skipped
--- row beside a counter would leave a gap.  An offer with one key that is stored with other content is left out whole.
+-- row beside a counter would leave a gap.  An offer is appended whole or not at all: it is refused when one of its keys
+-- is stored with other content, or when one of its streams is closed or at another version than the offer expects.
 -- A concurrent duplicate is a unique violation: all of it rolls back.
 -- Rows are found by LATERAL … LIMIT 1 and by arrays, which leave the planner no choice but the index.
-WITH event_in AS MATERIALIZED (
-    SELECT t.*
+-- Postgres reads no document with an escaped NUL: the writer sends another mark (`:nul`), which becomes one again here.
+WITH event_in AS (
+    SELECT t.n, t.offer, t.shard_id, t.expected_version, t.closes, t.checksum, t.execution_id, t.event_id, t.tenant_id,
+           t.organization_id, t.stream_id, t.aggregate_type, t.aggregate_id, t.event_type, t.schema_name,
+           t.schema_version, t.event_time, t.producer, t.causation_id, t.correlation_id, t.idempotency_key,
+           t.transition_key, t.command_id, t.stage_id, t.frame_id, t.parent_event_id, t.parent_execution_id,
+           CASE WHEN :nul::text IS NULL THEN t.payload_ref
+                ELSE replace(t.payload_ref::text, :nul::text, '\u0000')::json END AS payload_ref,
+           CASE WHEN :nul::text IS NULL THEN t.result
+                ELSE replace(t.result::text, :nul::text, '\u0000')::json END AS result,
+           CASE WHEN :nul::text IS NULL THEN t.writes
+                ELSE replace(t.writes::text, :nul::text, '\u0000')::json END AS writes,
+           CASE WHEN :nul::text IS NULL THEN t.meta
+                ELSE replace(t.meta::text, :nul::text, '\u0000')::json END AS meta
     FROM json_to_recordset(:events::json) AS t(
         n integer, offer integer, shard_id integer, expected_version bigint, closes boolean, checksum bytea,
         execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
@@ -29,25 +42,28 @@ WITH event_in AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT o.execution_id, o.version, o.closed FROM noetl.stream AS o
         WHERE o.execution_id = t.execution_id AND (SELECT count(*) FROM shard) >= 0 FOR UPDATE) AS st
-), stored AS MATERIALIZED (
-    SELECT e.n, e.offer, o.event_id, o.position,
-           o.event_type = e.event_type AND o.result::text IS NOT DISTINCT FROM e.result::text
-               AND o.writes::text IS NOT DISTINCT FROM e.writes::text AS is_same
+), judged AS MATERIALIZED (
+    SELECT e.*, stored.position AS stored_position, stored.is_same, stream.version AS version_seen,
+           coalesce(stream.closed, false) AS is_closed,
+           CASE WHEN stored.position IS NOT NULL THEN NOT stored.is_same
+                ELSE coalesce(stream.closed, false)
+                     OR coalesce(e.expected_version <> coalesce(stream.version, 0), false) END AS is_refused
     FROM event_in AS e
-    CROSS JOIN LATERAL (
-        SELECT o.event_id, o.event_type, o.result, o.writes, o.position FROM noetl.event AS o
-        WHERE o.execution_id = e.execution_id AND o.transition_key = e.transition_key LIMIT 1) AS o
-), fresh AS MATERIALIZED (
-    SELECT e.*, stream.version AS version_seen,
-           shard.next_position - 1 + row_number() OVER (PARTITION BY e.shard_id ORDER BY e.n) AS position,
-           coalesce(stream.version, 0) + row_number() OVER (PARTITION BY e.execution_id ORDER BY e.n) AS stream_version
-    FROM event_in AS e
-    JOIN shard ON shard.shard_id = e.shard_id
+    LEFT JOIN LATERAL (
+        SELECT o.position, o.event_type = e.event_type AND o.result::text IS NOT DISTINCT FROM e.result::text
+                   AND o.writes::text IS NOT DISTINCT FROM e.writes::text AS is_same
+        FROM noetl.event AS o
+        WHERE o.execution_id = e.execution_id AND o.transition_key = e.transition_key LIMIT 1) AS stored ON true
     LEFT JOIN stream ON stream.execution_id = e.execution_id
-    WHERE NOT coalesce(stream.closed, false)
-      AND (e.expected_version IS NULL OR e.expected_version = coalesce(stream.version, 0))
-      AND NOT EXISTS (SELECT 1 FROM stored WHERE stored.n = e.n)
-      AND NOT EXISTS (SELECT 1 FROM stored WHERE stored.offer = e.offer AND NOT stored.is_same)
+), fresh AS MATERIALIZED (
+    SELECT j.*,
+           shard.next_position - 1 + row_number() OVER (PARTITION BY j.shard_id ORDER BY j.n) AS position,
+           coalesce(j.version_seen, 0)
+               + row_number() OVER (PARTITION BY j.execution_id ORDER BY j.n) AS stream_version
+    FROM judged AS j
+    JOIN shard ON shard.shard_id = j.shard_id
+    WHERE j.stored_position IS NULL
+      AND j.offer <> ALL (ARRAY(SELECT r.offer FROM judged AS r WHERE r.is_refused))
 ), event_out AS (
     INSERT INTO noetl.event (
         execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
@@ -80,13 +96,15 @@ WITH event_in AS MATERIALIZED (
 )
 
 -- part: payloads
+-- Only with an event of their offer: what a refused offer carries is not kept.
 -- Equal content put twice is one object: the conflict on the content address is the success case.
 payload_out AS (
     INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
     SELECT t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
-    FROM unnest(:payload_tenants::text[], :payload_organizations::text[], :payload_digests::text[],
-                :payload_media_types::text[], :payload_contents::bytea[])
-        AS t(tenant_id, organization_id, sha256, media_type, content)
+    FROM unnest(:payload_offers::integer[], :payload_tenants::text[], :payload_organizations::text[],
+                :payload_digests::text[], :payload_media_types::text[], :payload_contents::bytea[])
+        AS t(offer, tenant_id, organization_id, sha256, media_type, content)
+    WHERE t.offer = ANY (ARRAY(SELECT fresh.offer FROM fresh))
     ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
 )
 
@@ -95,9 +113,6 @@ SELECT shard.shard_id, shard.next_position, NULL::integer AS n, NULL::bigint AS 
        NULL::boolean AS closed, NULL::bigint AS version
 FROM shard
 UNION ALL
-SELECT NULL, NULL, e.n, stored.position, stored.is_same, coalesce(stream.closed, false), coalesce(stream.version, 0)
-FROM event_in AS e
-LEFT JOIN stored ON stored.n = e.n
-LEFT JOIN stream ON stream.execution_id = e.execution_id
-WHERE stored.n IS NOT NULL OR coalesce(stream.closed, false)
-   OR (e.expected_version IS NOT NULL AND e.expected_version <> coalesce(stream.version, 0))
+SELECT NULL, NULL, j.n, j.stored_position, j.is_same, j.is_closed, coalesce(j.version_seen, 0)
+FROM judged AS j
+WHERE j.stored_position IS NOT NULL OR j.is_refused

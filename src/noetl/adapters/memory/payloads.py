@@ -1,0 +1,31 @@
+"""The payload port in memory.  Content is checked on every read, as the real stores do."""
+
+from __future__ import annotations
+
+from noetl.adapters.memory.faults import Faults
+from noetl.core.codec import sha256_hex
+from noetl.core.errors import PayloadCorrupt, PayloadMissing
+from noetl.core.reference import Payload, Reference
+
+Contents = dict[tuple[str, str, str], bytes]
+
+
+class MemoryPayloads:
+    """Over the payload table of a database, or over a place of its own."""
+
+    def __init__(self, contents: Contents, faults: Faults | None = None) -> None:
+        self._contents = contents
+        self._faults = faults or Faults()
+
+    async def put(self, payload: Payload) -> None:
+        key = (payload.tenant_id, payload.organization_id, payload.reference.sha256)
+        await self._faults.around("put", lambda: self._contents.setdefault(key, payload.content))
+
+    async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
+        key = (tenant_id, organization_id, reference.sha256)
+        content = await self._faults.around("get", lambda: self._contents.get(key))
+        if content is None:
+            raise PayloadMissing(f"{reference.uri} is not there")
+        if sha256_hex(content) != reference.sha256:
+            raise PayloadCorrupt(f"{reference.uri}: the stored bytes have another digest")
+        return content

@@ -1,0 +1,106 @@
+"""Reads of the derived tables in memory: the command queue, the timers, the list of executions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from noetl.adapters.memory.database import MemoryDatabase
+from noetl.adapters.memory.faults import Faults
+from noetl.core.ids import SYSTEM_ID_LIMIT
+from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
+from noetl.ports.queue import DueTimer
+
+
+class MemoryQueue:
+    def __init__(self, database: MemoryDatabase, faults: Faults | None = None) -> None:
+        self._database = database
+        self._faults = faults or Faults()
+
+    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
+        def read() -> list[QueuedCommand]:
+            now = self._database.clock.now()
+            rows = [
+                row
+                for row in self._database.tables.commands.values()
+                if row.command.session_id is None and row.command.pool == pool and row.available_at <= now
+            ]
+            rows.sort(key=lambda row: row.available_at)
+            return [row.command for row in rows[:limit]]
+
+        return await self._faults.around("waiting", read)
+
+    async def release_all(self, *, except_sessions: Sequence[int]) -> int:
+        def release() -> int:
+            commands = self._database.tables.commands
+            held = [
+                (key, row)
+                for key, row in commands.items()
+                if row.command.session_id is not None and row.command.session_id not in except_sessions
+            ]
+            for key, row in held:
+                commands[key] = row._replace(command=replace(row.command, session_id=None))
+            return len(held)
+
+        return await self._faults.around("release_all", release)
+
+    async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
+        def read() -> list[QueuedCommand]:
+            commands = self._database.tables.commands
+            return [commands[key].command for key in sorted(commands) if key[0] == execution_id]
+
+        return await self._faults.around("commands_of", read)
+
+    async def due_timers(self, *, limit: int) -> list[DueTimer]:
+        def read() -> list[DueTimer]:
+            clock, timers = self._database.clock, self._database.tables.timers
+            due = [(timer.due_at, *key) for key, timer in timers.items() if clock.seconds_until(timer.due_at) <= 0]
+            return [
+                DueTimer(execution_id, name, timers[execution_id, name].shard_id)
+                for _, execution_id, name in sorted(due)[:limit]
+            ]
+
+        return await self._faults.around("due_timers", read)
+
+    async def next_due_in(self) -> float | None:
+        def read() -> float | None:
+            clock, timers = self._database.clock, self._database.tables.timers
+            return min((clock.seconds_until(timer.due_at) for timer in timers.values()), default=None)
+
+        return await self._faults.around("next_due_in", read)
+
+
+class MemoryExecutions:
+    def __init__(self, database: MemoryDatabase, faults: Faults | None = None) -> None:
+        self._database = database
+        self._faults = faults or Faults()
+
+    async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionRow | None:
+        def read() -> ExecutionRow | None:
+            row = self._database.tables.executions.get(execution_id)
+            return row if row is not None and _owner(row) == (tenant_id, organization_id) else None
+
+        return await self._faults.around("find", read)
+
+    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
+        def read() -> list[ExecutionRow]:
+            rows = self._database.tables.executions
+            own = [rows[key] for key in sorted(rows, reverse=True)]
+            return [row for row in own if _owner(row) == (tenant_id, organization_id)][:limit]
+
+        return await self._faults.around("newest", read)
+
+    async def open_ids(self) -> list[int]:
+        def read() -> list[int]:
+            streams = self._database.tables.streams
+            return sorted(key for key, row in streams.items() if not row.closed and key >= SYSTEM_ID_LIMIT)
+
+        return await self._faults.around("open_ids", read)
+
+    async def idempotent(self, *, tenant_id: str, organization_id: str, idempotency_key: str) -> IdempotencyRow | None:
+        key = (tenant_id, organization_id, idempotency_key)
+        return await self._faults.around("idempotent", lambda: self._database.tables.idempotency.get(key))
+
+
+def _owner(row: ExecutionRow) -> tuple[str, str]:
+    return row.tenant_id, row.organization_id

@@ -1,0 +1,65 @@
+"""Where benchmarks run: a database of their own on the embedded Postgres of this home."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import asyncpg
+
+from noetl.adapters.postgres.embedded import ServerAddress, dsn
+from noetl.settings import Settings
+from noetl.wiring import Engine, embedded_postgres, prepare_database
+
+DATABASE = "noetl_bench"
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """A running engine on an empty ledger, and the address for plain driver loops beside it."""
+
+    engine: Engine
+    database: str
+    postgres_pid: int
+    settings: Settings
+
+
+@asynccontextmanager
+async def ground(settings: Settings) -> AsyncIterator[Ground]:
+    postgres = embedded_postgres(settings)
+    address = await asyncio.to_thread(postgres.start)
+    try:
+        await _recreate(address)
+        database = dsn(address, database=DATABASE, user="noetl")
+        await prepare_database(settings, database, is_embedded=True)
+        engine = Engine(settings, database, instance="bench")
+        await engine.open()
+        try:
+            async with asyncio.TaskGroup() as group:
+                running = group.create_task(engine.run())
+                yield Ground(engine, database, address.pid, settings)
+                running.cancel()
+        finally:
+            await engine.close()
+        await _drop(address)
+    finally:
+        await asyncio.to_thread(postgres.stop)
+
+
+async def _recreate(address: ServerAddress) -> None:
+    await _drop(address)
+    await _as_superuser(address, f"CREATE DATABASE {DATABASE} OWNER noetl")
+
+
+async def _drop(address: ServerAddress) -> None:
+    await _as_superuser(address, f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+
+
+async def _as_superuser(address: ServerAddress, statement: str) -> None:
+    connection = await asyncpg.connect(dsn(address, database="postgres", user="postgres"))
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()

@@ -1,0 +1,332 @@
+"""The ledger port: what goes in comes out, byte for byte, and what is damaged or malformed is refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from importlib.resources import files
+from typing import Any
+
+import asyncpg
+import pytest
+
+from noetl.adapters.postgres.shape import result_function_sql
+from noetl.core import event as kinds
+from noetl.core.codec import canonical_bytes, canonical_json
+from noetl.core.errors import EnvelopeInvalid, LedgerCorrupt
+from noetl.core.event import KINDS, Event, envelope, seal
+from noetl.core.limits import EVENT_RESULT_BYTES_MAX
+from noetl.core.reference import Result
+from tests.support.aio import asynchronous
+from tests.support.backends import Backend, OpenBackend, appender
+from tests.support.databases import connected
+from tests.support.events import decision, offer
+
+ERROR = {
+    "kind": "python",
+    "code": "E1",
+    "status": 500,
+    "retryable": True,
+    "message": 'it broke: "quoted", \\ and a line\nend',
+}
+
+
+def samples(b: Backend, execution_id: int) -> list[Event]:
+    """One event of every kind, failures included, with every optional field somewhere."""
+    reference = b.make.payload(b"{}").reference
+    ok = Result(
+        status="ok",
+        reference=reference,
+        parent_ref=reference,
+        context={"atoms": {"k": {"v": [1, 2.5, None, True, "x"]}, "u": {"u": 1}}},
+    ).to_json()
+    failed = Result(status="error", context={"error": ERROR}).to_json()
+    bare = Result(status="error", context={}).to_json()
+    writes = [{"path": ["a", "b"], "v": {"n": 1}}, {"path": ["r"], "ref": reference.to_json(), "p": [0, "k"]}]
+    start = b.make.initialized(
+        execution_id,
+        idempotency_key="key",
+        parent_execution_id=5,
+        meta={"path": "p", "playbook": reference.to_json(), "entry": "s", "workload": {"a": {"v": 1}}},
+    )
+    c = {"command_id": "s#1"}
+    e = b.make.event
+    return [
+        start,
+        e(execution_id, kinds.COMMAND_ISSUED, "command.issued/s#1", causation_id=start.event_id, **c),
+        e(execution_id, kinds.COMMAND_CLAIMED, "command.claimed/s#1/1", meta={"attempt": 1}, **c),
+        e(
+            execution_id,
+            kinds.TASK_WAITING,
+            "task.waiting/s#1/1",
+            meta={"n": 1, "delay_seconds": 2.5, "due_at": b.make.clock.now()},
+            payload_ref=reference.to_json(),
+            writes=writes,
+            **c,
+        ),
+        e(execution_id, kinds.TIMER_FIRED, "timer.fired/retry/s#1/1", meta={"name": "retry/s#1/1"}),
+        e(execution_id, kinds.COMMAND_COMPLETED, "command.terminal/s#1", result=ok, writes=writes, **c),
+        e(execution_id, kinds.COMMAND_FAILED, "command.terminal/t#1", result=failed, command_id="t#1"),
+        e(execution_id, kinds.COMMAND_FAILED, "command.terminal/u#1", result=bare, command_id="u#1"),
+        e(
+            execution_id,
+            kinds.STEP_DECIDED,
+            "step.decided/s#1",
+            meta={"outcome": "failed", "error": ERROR, "arcs": [], "targets": ["x"]},
+            stage_id="stage",
+            frame_id="stage/1",
+            parent_event_id=9,
+        ),
+        e(execution_id, kinds.PLAYBOOK_COMPLETED, "execution.terminal", result=ok, meta={"step": "s"}),
+    ]
+
+
+def content_of(event: Event) -> Event:
+    """An event without what the ledger gives."""
+    return event._replace(shard_id=0, position=0, stream_version=0, ingest_time="")
+
+
+@pytest.mark.parametrize("way", ["append", "advance"])
+@pytest.mark.parametrize("end", [kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED])
+@asynchronous
+async def test_every_kind_of_event_comes_back_as_it_was(backend: OpenBackend, way: str, end: str) -> None:
+    async with backend() as b:
+        execution = b.make.execution_id()
+        events = samples(b, execution)
+        events[-1] = events[-1]._replace(event_type=end)
+        assert {event.event_type for event in events} == set(KINDS) - (
+            {kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED} - {end}
+        )
+        if way == "append":
+            await b.ledger.append([offer(3, *events)])
+        else:
+            head = next(head for head in await b.own() if head.shard_id == 3)
+            placed = [e._replace(shard_id=3, stream_version=n) for n, e in enumerate(events, start=1)]
+            assert await b.ledger.advance(decision([head], *placed)) == {3}
+        stored = await b.ledger.read_execution(execution)
+        assert [content_of(event) for event in stored] == events
+        assert [event.stream_version for event in stored] == list(range(1, len(events) + 1))
+        for old, new in zip(events, stored, strict=True):
+            assert hashlib.sha256(canonical_bytes(envelope(new))).hexdigest() == seal(old).checksum
+            assert new.ingest_time
+
+
+CORNERS: dict[str, Any] = {
+    "large float": 1e22,
+    "negative zero": -0.0,
+    "small float": 5e-324,
+    "shortest repr": 0.1 + 0.2,
+    "big integer": 10**40,
+    "negative integer": -(2**63) - 1,
+    "NUL": "a\0b\0\0",
+    "NUL alone": "\0",
+    "not a NUL": "\\u0000 \\\\u0000",
+    "both": "\\\0 \\\\\0 \\u0000\0",
+    "emoji": "🎈 and 👩‍👩‍👧",
+    "separators": "\u2028\u2029\x7f\x1f\t\r\n",
+    "private use": "\ue000\ue0010\ue001 \uffff",
+    "mark beside NUL": "\ue0000\ue001\0\ue0001\ue001",
+    "quotes": "\"\\/'; DROP TABLE noetl.event; --",
+    "empty key": {"": {"": []}},
+    "key order": {"é": 1, "z": 2, "Z": 3, "\U0001f388": 4, "\uffff": 5, "a\0": 6},
+    "nested": [[[[{"a": [None, True, False]}]]]],
+}
+
+
+@pytest.mark.parametrize("name", CORNERS)
+@asynchronous
+async def test_every_corner_of_json_comes_back_with_the_same_bytes(backend: OpenBackend, name: str) -> None:
+    value = CORNERS[name]
+    async with backend() as b, appender(b.ledger) as group:
+        execution = b.make.execution_id()
+        result = Result(status="ok", context={"atoms": {"x": {"v": value}}}).to_json()
+        writes = [{"path": ["x"], "v": value}]
+        first = b.make.initialized(execution, meta={"workload": {"x": {"v": value}}})
+        second = b.make.completed(execution, result=result, writes=writes, payload_ref={"x": value})
+        await group.append(offer(3, first))
+        head = next(head for head in await b.own() if head.shard_id == 3)
+        await b.ledger.advance(decision([head], second._replace(shard_id=3, stream_version=2)))
+        stored = await b.ledger.read_execution(execution)
+        assert [canonical_json(envelope(event)) for event in stored] == [seal(first).text, seal(second).text]
+        # And what is stored is found equal when it is offered again.
+        again = await group.append(offer(3, second._replace(event_id=1)))
+        assert again[0].is_duplicate
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -math.inf, "\ud800", {"\udfff": 1}, b"bytes", {1, 2}, {(1, 2): 3}, 10**5000],
+    ids=["nan", "inf", "-inf", "surrogate", "surrogate key", "bytes", "set", "tuple key", "endless integer"],
+)
+def test_what_has_no_canonical_form_is_not_sealed(value: object) -> None:
+    event = Event(1, 1, "t", "o", kinds.STEP_DECIDED, "", "p", "k", "c", meta={"x": value})
+    with pytest.raises(EnvelopeInvalid, match="canonical"):
+        seal(event)
+
+
+@pytest.mark.parametrize("field", ["transition_key", "command_id", "producer", "tenant_id"])
+@asynchronous
+async def test_a_nul_outside_the_bodies_is_refused(backend: OpenBackend, field: str) -> None:
+    async with backend() as b:
+        execution = b.make.execution_id()
+        event = b.make.issued(execution)._replace(**{field: "a\0b"})
+        with pytest.raises(EnvelopeInvalid):
+            await b.ledger.append([offer(3, event)])
+        head = next(head for head in await b.own() if head.shard_id == 3)
+        with pytest.raises(EnvelopeInvalid):
+            await b.ledger.advance(decision([head], event._replace(shard_id=3, stream_version=1)))
+        assert await b.ledger.read_execution(execution) == []
+
+
+@asynchronous
+async def test_a_damaged_row_is_found_when_it_is_read(backend: OpenBackend) -> None:
+    async with backend() as b:
+        execution = b.make.execution_id()
+        await b.ledger.append([offer(13, b.make.initialized(execution))])
+        await b.tamper(execution)
+        with pytest.raises(LedgerCorrupt):
+            await b.ledger.read_execution(execution)
+
+
+# --- the shape of a result --------------------------------------------------------------------------------
+
+GOOD = {"status": "ok", "reference": None, "parent_ref": None, "context": {}}
+BAD_SHAPES: dict[str, Any] = {
+    "extra key": {**GOOD, "error": {}},
+    "extra key before": {**GOOD, "a": 1},
+    "extra key after": {**GOOD, "z": 1},
+    "no status": {key: value for key, value in GOOD.items() if key != "status"},
+    "no reference": {key: value for key, value in GOOD.items() if key != "reference"},
+    "no parent_ref": {key: value for key, value in GOOD.items() if key != "parent_ref"},
+    "no context": {key: value for key, value in GOOD.items() if key != "context"},
+    "status null": {**GOOD, "status": None},
+    "status number": {**GOOD, "status": 1},
+    "status object": {**GOOD, "status": {}},
+    "reference text": {**GOOD, "reference": "noetl://"},
+    "reference list": {**GOOD, "reference": []},
+    "parent_ref true": {**GOOD, "parent_ref": True},
+    "context null": {**GOOD, "context": None},
+    "context list": {**GOOD, "context": []},
+    "context text": {**GOOD, "context": "x"},
+    "empty": {},
+    "list": [GOOD],
+    "text": "ok",
+    "number": 1,
+    "too large": {**GOOD, "context": {"x": "y" * EVENT_RESULT_BYTES_MAX}},
+    "too large by one": {**GOOD, "context": {"x": "y" * (EVENT_RESULT_BYTES_MAX - 68)}},
+    "extra key with NUL": {**GOOD, "context": {"x": "\0"}, "z": 1},
+    "wrong type with NUL": {**GOOD, "context": {"x": "\0"}, "status": {}},
+    "too large with NUL": {**GOOD, "context": {"x": "\0" * (EVENT_RESULT_BYTES_MAX // 6)}},
+}
+BAD_TEXTS = {
+    "space": '{"context":{}, "parent_ref":null,"reference":null,"status":"ok"}',
+    "space after": '{"context":{},"parent_ref":null,"reference":null,"status":"ok"} ',
+    "space before a value": '{"context": {},"parent_ref":null,"reference":null,"status":"ok"}',
+    "newline": '{"context":{},"parent_ref":null,"reference":null,"status":"ok"\n}',
+    "other order": '{"status":"ok","context":{},"parent_ref":null,"reference":null}',
+    "twice": '{"context":{},"parent_ref":null,"reference":null,"status":"ok","status":"ok"}',
+    "json null": "null",
+}
+
+
+def completed(result: Any) -> Event:
+    return Event(1, 1, "t", "o", kinds.COMMAND_COMPLETED, "", "p", "k", "c", command_id="s#1", result=result, meta={})
+
+
+def insert_sql(result: str) -> tuple[str, list[object]]:
+    columns: dict[str, object] = {
+        "execution_id": 1,
+        "position": 1,
+        "shard_id": 0,
+        "event_id": 1,
+        "stream_version": 1,
+        "schema_version": 1,
+        "checksum": bytes(32),
+        "meta": "{}",
+        "result": result,
+    }
+    texts = "tenant_id organization_id stream_id aggregate_type aggregate_id event_type schema_name producer"
+    columns |= dict.fromkeys((*texts.split(), "correlation_id", "transition_key"), "x")
+    names = ", ".join(columns)
+    values = ", ".join(f"${n}" for n in range(1, len(columns) + 1))
+    return (
+        f"INSERT INTO noetl.event ({names}, event_time, ingest_time) VALUES ({values}, now(), now())",
+        list(columns.values()),
+    )
+
+
+async def insert(address: str, result: str) -> None:
+    """Straight into the table, and back out of it."""
+    statement, values = insert_sql(result)
+    async with connected(address) as connection:
+        transaction = connection.transaction()
+        await transaction.start()
+        try:
+            await connection.execute(statement, *values)
+        finally:
+            await transaction.rollback()
+
+
+@pytest.mark.parametrize("name", BAD_SHAPES)
+def test_seal_refuses_every_other_shape_of_a_result(name: str) -> None:
+    with pytest.raises(EnvelopeInvalid, match="result"):
+        seal(completed(BAD_SHAPES[name]))
+
+
+@pytest.mark.parametrize("name", [*BAD_SHAPES, *BAD_TEXTS])
+@asynchronous
+async def test_the_table_refuses_every_other_shape_of_a_result(address: str, name: str) -> None:
+    text = BAD_TEXTS[name] if name in BAD_TEXTS else canonical_json(BAD_SHAPES[name])
+    with pytest.raises(asyncpg.CheckViolationError, match="chk_event_result_shape"):
+        await insert(address, text)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        GOOD,
+        {**GOOD, "reference": {"a": 1}, "parent_ref": {}, "context": {"deep": [{"a": "}"}]}},
+        {**GOOD, "context": {"x": "y" * (EVENT_RESULT_BYTES_MAX - 69)}},
+        {**GOOD, "status": '","context":{}', "context": {'","status":"': "\\"}},
+        {**GOOD, "context": {"\0": "\0", "x": "\\u0000\\"}, "status": "\0"},
+        {**GOOD, "context": {"x": "\0" * 1353}},
+    ],
+    ids=["plain", "nested", "largest", "quotes", "NUL", "largest with NUL"],
+)
+@asynchronous
+async def test_the_table_takes_what_seal_takes(address: str, result: dict[str, object]) -> None:
+    seal(completed(result))
+    await insert(address, canonical_json(result))
+
+
+def test_the_migration_has_the_generated_check() -> None:
+    migration = files("noetl.adapters.postgres").joinpath("migrations", "0001_pre_ledger.sql").read_text()
+    assert _packed(result_function_sql()) in _packed(migration)
+    assert "CONSTRAINT chk_event_result_shape CHECK (noetl.is_result(result))" in migration
+
+
+def _packed(text: str) -> str:
+    return re.sub(r"\s+", "", text)
+
+
+@asynchronous
+async def test_the_database_has_the_generated_check(address: str) -> None:
+    definition = "SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE conname = $1 AND conrelid = $2::regclass"
+    async with connected(address) as connection:
+        body = await connection.fetchval("SELECT prosrc FROM pg_proc WHERE oid = 'noetl.is_result(json)'::regprocedure")
+        assert _packed(body) in _packed(result_function_sql())
+        rows = await connection.fetch(
+            "SELECT inhrelid::regclass::text AS name FROM pg_inherits WHERE inhparent = 'noetl.event'::regclass"
+        )
+        for table in ("noetl.event", *(row["name"] for row in rows)):
+            found = await connection.fetchval(definition, "chk_event_result_shape", table)
+            assert found.replace("noetl.", "") == "CHECK (is_result(result))"
+
+
+def test_bodies_are_json_and_not_jsonb() -> None:
+    """jsonb changes `1e+22` and `-0.0` and refuses NUL: the hashed bytes would not be the stored ones."""
+    migration = files("noetl.adapters.postgres").joinpath("migrations", "0001_pre_ledger.sql").read_text()
+    assert "jsonb" not in re.sub(r"--.*", "", migration)
+    assert json.loads("1e+22") == 1e22

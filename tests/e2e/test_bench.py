@@ -1,0 +1,36 @@
+"""`noetl bench` prints what it promises."""
+
+from __future__ import annotations
+
+import json
+
+from tests.support.cli import cli
+
+
+def test_a_benchmark_prints_one_object_with_limits_of_the_same_run() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "latency", "--json")
+        assert done.code == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert set(report) == {"name", "metrics", "machine"}
+        assert report["name"] == "latency"
+        assert set(report["metrics"]) == {"median_ms", "p95_ms"}
+        for metric in report["metrics"].values():
+            assert set(metric) == {"value", "unit", "limit", "ratio"}
+            assert metric["value"] > 0
+            assert metric["limit"] > 0
+
+
+def test_an_unknown_benchmark_is_exit_two() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "nonsense")
+        assert done.code == 2
+        assert "latency" in done.stderr
+
+
+def test_a_running_host_is_not_disturbed() -> None:
+    with cli() as noetl:
+        assert noetl("up").code == 0
+        done = noetl("bench", "latency")
+        assert done.code == 2
+        assert "noetl down" in done.stderr

@@ -1,0 +1,154 @@
+"""The command line, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import Cli, cli, wait_until
+from tests.support.yaml import one_step, playbook, slow_chain, write
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def noetl() -> Iterator[Cli]:
+    """A command line whose host is up, so that each test pays for one process only."""
+    with cli() as command:
+        assert command("up").code == 0
+        yield command
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_runs_to_its_end(noetl: Cli, example: Path) -> None:
+    done = noetl("run", str(example), "--json")
+    assert done.code == 0, done.stderr
+    assert done.json["status"] == "COMPLETED"
+    assert done.json["error"] is None
+    events = noetl.events(done.json["execution_id"])
+    tasks = [event for event in events if event["event_type"] == "command.issued"]
+    assert len(events) <= 4 * len(tasks) + 2
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_is_valid_without_warnings(noetl: Cli, example: Path) -> None:
+    done = noetl("validate", str(example))
+    assert done.code == 0
+    assert done.stderr == ""
+
+
+def test_run_prints_one_json_object_with_the_result(noetl: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path, one_step('result = {"n": 1, "text": "ä"}'))
+    done = noetl("run", file, "--json")
+    assert set(done.json) == {"execution_id", "status", "result", "error"}
+    assert done.json["result"] == {"n": 1, "text": "ä"}
+
+
+def test_set_and_payload_become_the_workload(noetl: Cli, tmp_path: Path) -> None:
+    file = write(
+        tmp_path,
+        playbook("""
+        workload: {a: 1, b: {c: 2, d: 3}, e: x}
+        workflow:
+          - step: start
+            tool: {kind: python, input: {w: "{{ workload }}"}, code: "result = w"}
+        """),
+    )
+    done = noetl("run", file, "--json", "--payload", '{"b": {"c": 20}, "e": [1]}', "--set", "a=7", "--set", "f=text")
+    assert done.json["result"] == {"a": 7, "b": {"c": 20, "d": 3}, "e": [1], "f": "text"}
+
+
+def test_a_failed_run_exits_with_one_and_names_step_and_error(noetl: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path, one_step('raise ValueError("no such luck")'))
+    done = noetl("run", file, "--json")
+    assert done.code == 1
+    assert done.json["status"] == "FAILED"
+    assert done.json["error"]["step"] == "start"
+    assert done.json["error"]["kind"] == "python"
+    assert "no such luck" in done.json["error"]["message"]
+
+
+def test_status_list_and_events_agree(noetl: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path, one_step("result = 1"))
+    execution_id = noetl("run", file, "--json").json["execution_id"]
+    status = noetl("status", execution_id, "--json").json
+    listed = {row["execution_id"]: row for row in noetl("list", "--json").json}
+    assert status["status"] == listed[execution_id]["status"] == "COMPLETED"
+    assert status["ended_at"] == listed[execution_id]["ended_at"]
+    assert execution_id in noetl("list").stdout
+    assert "completed" in noetl("status", execution_id).stdout
+    lines = noetl("events", execution_id).stdout.splitlines()
+    assert [line.split()[2] for line in lines] == [e["event_type"] for e in noetl.events(execution_id)]
+
+
+def test_an_unknown_execution_is_exit_two(noetl: Cli) -> None:
+    for word in ("1", "99999999999999999999", "abc"):
+        done = noetl("status", word)
+        assert done.code == 2
+        assert "there is no execution" in done.stderr
+
+
+def test_wrong_words_are_exit_two(noetl: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path, one_step("result = 1"))
+    for words in (("nonsense",), ("run",), ("run", file, "--payload", "{"), ("run", file, "--set", "x")):
+        assert noetl(*words).code == 2
+    assert "No such file" in noetl("run", "missing.yaml").stderr
+
+
+def test_up_twice_says_so(noetl: Cli) -> None:
+    done = noetl("up")
+    assert done.code == 0
+    assert "already up" in done.stdout
+
+
+def test_run_hosts_in_its_own_process_and_leaves_nothing_running(tmp_path: Path) -> None:
+    with cli() as noetl:
+        file = write(tmp_path, one_step("result = 1"))
+        done = noetl("run", file, "--json")
+        assert done.code == 0, done.stderr
+        assert noetl("down").stdout.strip() == "nothing was running"
+        assert json.loads(noetl("list", "--json").stdout)[0]["execution_id"] == done.json["execution_id"]
+        assert noetl("down").stdout.strip() == "nothing was running"
+
+
+def test_a_second_run_is_a_client_of_the_first_and_both_finish(tmp_path: Path) -> None:
+    with cli() as noetl:
+        first = noetl.spawn("run", write(tmp_path, slow_chain(10, seconds=0.1)), "--json")
+        wait_until((noetl.home / "host.sock").exists, seconds=20, what="the first run hosts")
+        second = noetl.spawn("run", write(tmp_path, slow_chain(20, seconds=0.1), "two.yaml"), "--json")
+        outputs = [process.communicate(timeout=60) for process in (first, second)]
+        assert [json.loads(out)["result"]["n"] for out, _ in outputs] == [10, 20]
+
+
+def test_ctrl_c_leaves_the_run_open_and_up_finishes_it(tmp_path: Path) -> None:
+    with cli() as noetl:
+        process = noetl.spawn("run", write(tmp_path, slow_chain(15, seconds=0.1)))
+        assert process.stderr is not None
+        execution_id = process.stderr.readline().split()[1]
+        for line in process.stderr:
+            if "✓ s3 " in line:
+                break
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert process.returncode == 130
+        assert "noetl up" in said
+        assert execution_id in noetl("up").stdout
+        wait_until(
+            lambda: noetl("status", execution_id, "--json").json["status"] == "COMPLETED", seconds=30, what="the end"
+        )
+
+
+def test_a_client_goes_on_when_its_host_is_killed(tmp_path: Path) -> None:
+    with cli() as noetl:
+        host = noetl.spawn("up", "--foreground")
+        wait_until((noetl.home / "host.sock").exists, seconds=20, what="the host is up")
+        client = noetl.spawn("run", write(tmp_path, slow_chain(20, seconds=0.1)), "--json")
+        wait_until(lambda: len(noetl("list", "--json").json) > 0, seconds=20, what="the run is submitted")
+        host.kill()
+        host.communicate()
+        out, err = client.communicate(timeout=60)
+        assert json.loads(out)["result"] == {"n": 20}, err

@@ -1,0 +1,74 @@
+"""What the documents tell a reader to type works."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from noetl.cli.main import _parser
+from noetl.core.playbook.compile import compile_playbook
+from noetl.wiring import tool_kinds
+from tests.support.cli import Cli, cli
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def commands() -> list[str]:
+    found = []
+    for document in DOCUMENTS:
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.S | re.M):
+            if language in ("", "sh"):
+                found += [line.split("#")[0].strip() for line in block.splitlines() if line.startswith("noetl ")]
+    assert found
+    return found
+
+
+@pytest.fixture(scope="module")
+def noetl() -> Iterator[Cli]:
+    with cli() as command:
+        yield command
+
+
+@pytest.mark.parametrize("line", commands())
+def test_every_noetl_command_of_the_documents_works(noetl: Cli, line: str) -> None:
+    words = shlex.split(line)[1:]
+    if any("<" in word for word in words):
+        run = noetl("run", str(ROOT / "examples" / "hello_world.yaml"), "--json")
+        words = [run.json["execution_id"] if word.startswith("<") else word for word in _joined(words)]
+    words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    done = noetl(*words)
+    assert done.code == 0, done.stderr
+
+
+def _joined(words: list[str]) -> list[str]:
+    """`<execution id>` is one word."""
+    return shlex.split(re.sub(r"<[^>]*>", "'<id>'", shlex.join(words).replace("'", "")))
+
+
+def test_make_targets_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / "README.md").read_text(), re.M):
+        assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_the_playbook_of_the_readme_is_valid() -> None:
+    text = (ROOT / "README.md").read_text()
+    blocks = [block for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M) if language == "yaml"]
+    assert blocks
+    for block in blocks:
+        document = yaml.safe_load(block)
+        targets = {"cheer": {"step": "cheer", "tool": {"kind": "noop"}}}
+        document["workflow"] += list(targets.values())
+        compile_playbook(yaml.safe_dump(document), file="README.md", kinds=tool_kinds())
+
+
+def test_every_verb_has_a_help_text() -> None:
+    help_text = _parser().format_help()
+    for verb in ("run", "validate", "status", "list", "events", "up", "down", "migrate", "bench"):
+        assert verb in help_text
