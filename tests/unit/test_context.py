@@ -102,7 +102,7 @@ def test_an_expression_sees_the_values_that_were_written_before_it_but_are_not_d
 def test_a_resumed_command_carries_its_resume_point_and_a_child_its_parent() -> None:
     run = Simulated(workflow("- {step: start, tool: {kind: noop}}"))
     state, command = run.state, run.state.commands["start#1"]
-    resumed = replace(command, resume={"sha256": "0"})
+    resumed = command._replace(resume={"sha256": "0"})
     found = command_body(replace(state, parent_execution_id=5), run.playbook, resumed)
     assert found["resume"] == {"sha256": "0"}
     assert found["parent_execution_id"] == "5"

@@ -171,6 +171,48 @@ def test_a_result_without_atoms_is_evaluated_by_a_worker() -> None:
     assert run.decided("a").meta["outcome"] == "handled"
 
 
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("{{ then.n }}", None),
+        ("{{ then.n if then else 5 }}", 5),
+        ("{{ then.n if then else load.count }}", 100),
+        ("{{ then.rows | default([]) | length }}", 0),
+        ("{{ then.n | default(5) }}", 5),
+        ("{{ then is defined }}", False),
+        ("{{ then is not defined }}", True),
+        ("{{ steps.then.n is not defined and not then }}", True),
+        ("{{ then.n == 1 or then.n != 1 }}", True),
+        ("a{{ then.n }}b", "ab"),
+    ],
+)
+def test_a_declared_step_that_never_ran_is_undefined(expression: str, value: object) -> None:
+    run = loaded(set=f"{{x: '{expression}'}}")
+    assert run.context == {"x": value}
+    assert len(run.of(kinds.COMMAND_ISSUED)) == 1
+
+
+def test_arithmetic_with_a_step_that_never_ran_fails_as_with_anything_undefined() -> None:
+    run = loaded(
+        set="{x: '{{ then.n + 1 }}', y: '{{ then.n > ctx.z }}'}", next="[{step: then, when: '{{ then.n > 1 }}'}]"
+    )
+    assert run.context == {}
+    assert run.state.status is Status.FAILED
+
+
+def test_a_context_key_falls_back_to_a_step_whose_name_is_written_elsewhere() -> None:
+    text = workflow(
+        """
+        - {step: load, tool: {kind: noop}, set: {n: "{{ ctx.load.count }}"}, next: [{step: then, when: false}]}
+        - {step: then, tool: {kind: noop}, set: {load: hidden}}
+        """
+    )
+    run = Simulated(text)
+    run.complete("load#1", {"count": 7})
+    assert run.open == ["load#1/eval/1"]
+    assert run.run().context == {"n": 7}
+
+
 # --- large values ----------------------------------------------------------------------------------------
 
 
@@ -209,10 +251,12 @@ def test_a_large_answer_is_a_reference() -> None:
     assert run.decided("load").writes == [{"path": ["all"], "ref": address_of(text).reference.to_json(), "at": []}]
 
 
-def test_the_completing_steps_own_output_is_asked_of_a_worker_when_it_is_large() -> None:
-    run = loaded(set="{rows: '{{ output.data.rows }}'}")
-    run.evaluate("load#1/eval/1")
-    assert entry(run, "rows").reference == address_of(ROWS).reference.to_json()
+@pytest.mark.parametrize(
+    "path", ["output.data.rows", "output.rows", "load.data.rows", "result.rows", "load.result.rows"]
+)
+def test_every_way_to_name_a_large_value_is_the_same_place_in_the_payload(path: str) -> None:
+    run = loaded(set=f"{{rows: '{{{{ {path} }}}}'}}")
+    assert entry(run, "rows") == Entry(None, address_of(BIG).reference.to_json(), ("rows",))
 
 
 def test_a_reference_in_ctx_is_opened_by_a_worker_when_a_guard_looks_inside() -> None:
@@ -222,6 +266,30 @@ def test_a_reference_in_ctx_is_opened_by_a_worker_when_a_guard_looks_inside() ->
     run.evaluate("then#1/eval/1")
     assert run.state.status is Status.COMPLETED
     assert run.decided("then").meta["arcs"] == []
+
+
+def test_a_place_in_a_payload_cannot_be_part_of_a_larger_expression() -> None:
+    run = loaded(
+        set="{n: '{{ load.rows[k].n }}', m: '{{ (load.rows + extra) | length }}'}", root="workload: {k: 7, extra: [1]}"
+    )
+    run.run()
+    assert run.context == {"n": 7, "m": 101}
+
+
+def test_a_place_without_a_payload_is_asked_of_a_worker() -> None:
+    run = Simulated(graph(step("a", set={"rows": "{{ a.rows }}"})))
+    (atom,) = run.playbook.steps["a"].atoms
+    event = run.append(
+        Draft(
+            event_type=kinds.COMMAND_COMPLETED,
+            transition_key=kinds.terminal_key("a#1"),
+            command_id="a#1",
+            meta={"step": "a", "attempt": 1},
+            result=Result(status="ok", context={"atoms": {atom.key: {"a": ["rows"]}}}).to_json(),
+        )
+    )
+    (asked,) = decide(run.state, event, run.playbook).drafts
+    assert asked.command_id == "a#1/eval/1"
 
 
 def test_a_reference_in_the_workload_is_opened_by_a_worker_too() -> None:

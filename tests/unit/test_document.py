@@ -185,8 +185,8 @@ BOMBS = {
     "lists": lines("NAME: &NAME [USES]"),
     "mappings": lines("NAME: &NAME {a: [USES]}"),
     "merges": "b: &b {a: 1}\n" + lines("NAME: &NAME {<<: [USES]}").replace("x, x, x", "*b, *b"),
-    "one long text": "t: &t " + "x" * 400_000 + "\nl: [" + ", ".join(["*t"] * 90_000) + "]",
-    "one long key": "t: &t " + "x" * 400_000 + "\nl: [" + ", ".join(["{*t : 1}"] * 40_000) + "]",
+    "one long text": "t: &t " + "x" * 400_000 + "\nl: [" + ", ".join(["*t"] * 5_000) + "]",
+    "one long key": "t: &t " + "x" * 400_000 + "\nl: [" + ", ".join(["{*t : 1}"] * 5_000) + "]",
     "itself": "a: &a [*a]",
     "itself merged": "a: &a {<<: *a}",
 }

@@ -223,7 +223,7 @@ def test_late_and_foreign_waits_and_timers_change_nothing() -> None:
     run.append(claimed())
     run.append(waiting(2))
     before = run.state
-    for draft in (waiting(1), replace(waiting(3), command_id="gone#1"), fired("retry/a#1/1"), fired("other")):
+    for draft in (waiting(1), waiting(3)._replace(command_id="gone#1"), fired("retry/a#1/1"), fired("other")):
         run.append(draft)
         assert replace(run.state, version=before.version, last_event_id=before.last_event_id) == before
 
@@ -346,7 +346,7 @@ def test_an_entry_round_trips(entry: Entry) -> None:
 def test_the_envelope_of_a_result_tells_its_error_only_when_there_is_one() -> None:
     result = StepResult(run=1, status="ok", reference=REFERENCE, atoms={"k": {"v": 1}})
     assert result.to_json() == {"status": "ok", "ref": REFERENCE}
-    failed = replace(result, status="error", error={"kind": "x"}, reference=None)
+    failed = result._replace(status="error", error={"kind": "x"}, reference=None)
     assert failed.to_json() == {"status": "error", "ref": None, "error": {"kind": "x"}}
 
 

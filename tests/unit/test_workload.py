@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.core.playbook.workload import merge, request_payload
@@ -37,6 +37,7 @@ def test_the_payload_wins_and_mappings_merge(defaults: Any, payload: Any, merged
     assert merge(defaults, payload) == merged
 
 
+@settings(max_examples=40)
 @given(MAPPINGS, MAPPINGS)
 def test_merging_keeps_every_value_of_the_payload_and_changes_neither(defaults: Any, payload: Any) -> None:
     before = copy.deepcopy((defaults, payload))

@@ -25,8 +25,8 @@ CALLS = 250
 PLAIN_EVENTS_PER_STATEMENT = 64
 _COLUMNS = (
     "execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version, "
-    "aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer, causation_id, "
-    "correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id, parent_event_id, "
+    "aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer, "
+    "causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id, parent_event_id, "
     "parent_execution_id, payload_ref, result, writes, meta, checksum"
 )
 _TYPES = (

@@ -171,8 +171,7 @@ INITIALIZED_KEY = "playbook.initialized"
 EXECUTION_TERMINAL_KEY = "execution.terminal"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draft:
+class Draft(NamedTuple):
     """An event as `decide` returns it: all that is decided, nothing that a clock or a generator gives."""
 
     event_type: str

@@ -108,8 +108,11 @@ class Decider:
             if batch.is_empty:
                 self._answer(taken)
                 return
+            advance = batch.advance()
+            for delivery in batch.deliveries:
+                self._sessions.announce(delivery.session_id, delivery.message)
             try:
-                held = await self._ledger.advance(batch.advance())
+                held = await self._ledger.advance(advance)
             except LedgerUnavailable as error:
                 log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
                 taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
@@ -200,7 +203,7 @@ class Decider:
 
     def _release(self, batch: Batch) -> None:
         for delivery in batch.deliveries:
-            self._sessions.unreserve(delivery.session_id)
+            self._sessions.withdraw(delivery.session_id, delivery.message)
 
     async def _recover(self, batch: Batch, taken: list[_Waiting], wait_seconds: float) -> list[_Waiting]:
         """Forget what was assumed and read again what is true, however long that takes.

@@ -8,7 +8,7 @@ from typing import Any
 
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, Failure
-from noetl.core.expression import Atom, OutputView, evaluate_atom, plain, view_of
+from noetl.core.expression import Atom, OutputView, data_path, evaluate_atom, plain, view_of
 from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
 
 _RETRYABLE = frozenset(
@@ -121,6 +121,5 @@ def _atom(atom: Atom, names: Mapping[str, object], room: int) -> tuple[dict[str,
         return {"b": 1}, 8
     if size <= min(ATOM_BYTES_MAX, room):
         return {"v": value}, size
-    if atom.bare_path is not None and atom.step:
-        return {"a": list(atom.bare_path)}, 64
-    return {"b": 1}, 8
+    place = data_path(atom, names)
+    return ({"a": list(place)}, 64) if place is not None else ({"b": 1}, 8)

@@ -35,7 +35,7 @@ from noetl.core.playbook.model import Action
 from noetl.engine.names import plain_context
 from noetl.engine.outcome import TaskOutcome
 from noetl.ports.clock import Clock
-from noetl.ports.session import CommandMessage
+from noetl.ports.session import CommandMessage, WorkerSession
 from noetl.ports.tool import Renderer, Tool, ToolCall
 
 # For these tools the keys of `input` are arguments, not names of the templates around them.
@@ -100,6 +100,7 @@ class Pipeline:
         self,
         *,
         message: CommandMessage,
+        session: WorkerSession,
         playbook: CompiledPlaybook,
         step: CompiledStep,
         names: dict[str, object],
@@ -115,6 +116,8 @@ class Pipeline:
         self._tools = tools
         self._renderer = renderer
         self._clock = clock
+        self._session = session
+        self._is_confirmed = False
         self._ended = Ended(run)
         self._run = run
         self._variables = _mapping(plain(names["ctx"]))
@@ -191,6 +194,7 @@ class Pipeline:
             if tool is None:
                 message = f"tool kind {task.kind!r} is not available in this installation"
                 raise ToolFailed(Failure(kind="unsupported", message=message))  # noqa: TRY301
+            await self._begin()
             result = await tool.run(call)
             value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
             if result.stdout:
@@ -212,6 +216,12 @@ class Pipeline:
         )
         self._log(task, outcome)
         return outcome
+
+    async def _begin(self) -> None:
+        """Nothing has an effect before the claim is in the ledger; everything before was preparation."""
+        if not self._is_confirmed:
+            await self._session.confirmed(self._message)
+            self._is_confirmed = True
 
     def _place(self, task: CompiledTask, message: str) -> str:
         return f"step {self._step.name!r}, task {task.label!r}: {message}"

@@ -48,6 +48,18 @@ class Sessions:
         if session_id in self._sessions:
             self._sessions[session_id].free += 1
 
+    def announce(self, session_id: int, message: CommandMessage) -> None:
+        held = self._sessions.get(session_id)
+        if held is not None:
+            held.sink.announce(message)
+
+    def withdraw(self, session_id: int, message: CommandMessage) -> None:
+        """A claim was not committed: the slot is free again."""
+        held = self._sessions.get(session_id)
+        if held is not None:
+            held.free += 1
+            held.sink.withdraw(message)
+
     def deliver(self, session_id: int, message: CommandMessage) -> None:
         held = self._sessions.get(session_id)
         if held is not None:

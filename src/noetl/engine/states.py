@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from noetl.core.errors import ExecutionUnknown
 from noetl.core.execution.evolve import evolve
@@ -14,8 +14,7 @@ CACHE_STATES_MAX = 2_000
 PAGE_EVENTS = 5_000
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A state with the shard that its execution was created in and the position it was folded to."""
 
     state: ExecutionState

@@ -27,7 +27,7 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.pipeline import Ended, Pipeline, Run
 from noetl.engine.playbooks import Playbooks
 from noetl.ports.clock import Clock
-from noetl.ports.session import CommandMessage, Fact, WorkerSession
+from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, WorkerSession
 from noetl.ports.tool import Renderer, Tool
 
 log = logging.getLogger("noetl.worker")
@@ -61,20 +61,30 @@ class Worker:
                 group.create_task(self._perform(message))
 
     async def _perform(self, message: CommandMessage) -> None:
-        started = self._clock.monotonic()
         try:
-            fact = await self._fact(message, started)
-        except NoetlError as error:
-            fact = _failed(message, Failure(kind="unknown", code=error.code, message=str(error)))
-        except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
-            log.exception("command failed unexpectedly", extra={"event": "command.defect"})
-            fact = _failed(message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}"))
+            fact = await self._guarded(message)
+            await self._session.confirmed(message)
+        except ClaimWithdrawn:
+            return
         try:
             await self._session.report(fact)
         except (LeaseLost, ExecutionClosed) as error:
             log.warning("late fact refused", extra={"event": "fact.refused", "reason": str(error)})
         except EnvelopeInvalid as error:
-            await self._session.report(_failed(message, Failure(kind="config", code=error.code, message=str(error))))
+            failure = Failure(kind="config", code=error.code, message=str(error))
+            await self._session.report(_failed(message, failure))
+
+    async def _guarded(self, message: CommandMessage) -> Fact:
+        """The fact about a command, whatever happens while it is performed."""
+        try:
+            return await self._fact(message, self._clock.monotonic())
+        except NoetlError as error:
+            return _failed(message, Failure(kind="unknown", code=error.code, message=str(error)))
+        except ClaimWithdrawn:
+            raise
+        except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
+            log.exception("command failed unexpectedly", extra={"event": "command.defect"})
+            return _failed(message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}"))
 
     async def _fact(self, message: CommandMessage, started: float) -> Fact:
         body: Any = message.body
@@ -94,6 +104,7 @@ class Worker:
             run = Run(**saved)
         pipeline = Pipeline(
             message=message,
+            session=self._session,
             playbook=playbook,
             step=step,
             names=names,

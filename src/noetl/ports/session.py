@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from noetl.core.reference import Payload
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommandMessage:
+class CommandMessage(NamedTuple):
     """A claimed command on its way to a worker.  `attempt` is the fencing token of everything it reports."""
 
     execution_id: int
@@ -21,8 +19,7 @@ class CommandMessage:
     body: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fact:
+class Fact(NamedTuple):
     """What a worker says about a command: completed, failed, or waiting for its next attempt."""
 
     execution_id: int
@@ -31,9 +28,13 @@ class Fact:
     event_type: str
     result: Mapping[str, object] | None = None
     writes: Sequence[Mapping[str, object]] | None = None
-    meta: Mapping[str, object] = field(default_factory=dict)
+    meta: Mapping[str, object] = {}
     payload_ref: Mapping[str, object] | None = None
     payloads: Sequence[Payload] = ()
+
+
+class ClaimWithdrawn(Exception):
+    """The claim behind an announced command was not committed: forget the command."""
 
 
 class ControlPlane(Protocol):
@@ -48,7 +49,11 @@ class WorkerSession(Protocol):
     """The worker's end of a session."""
 
     async def next_command(self) -> CommandMessage:
-        """Wait for a command that was claimed for this session."""
+        """Wait for a command.  It may be prepared at once and begun when `confirmed` returns."""
+        ...
+
+    async def confirmed(self, message: CommandMessage) -> None:
+        """Wait until the claim is in the ledger.  Raises ClaimWithdrawn when it never will be."""
         ...
 
     async def report(self, fact: Fact) -> None: ...
@@ -63,6 +68,14 @@ class CommandSink(Protocol):
     @property
     def slots(self) -> int: ...
 
+    def announce(self, message: CommandMessage) -> None:
+        """Show a command whose claim is being committed, so that a worker can prepare it meanwhile.  Never blocks."""
+        ...
+
     def deliver(self, message: CommandMessage) -> None:
-        """Hand over a command after its claim was committed.  Never blocks."""
+        """Hand over a command whose claim was committed, announced or not.  Never blocks."""
+        ...
+
+    def withdraw(self, message: CommandMessage) -> None:
+        """Take back an announced command."""
         ...

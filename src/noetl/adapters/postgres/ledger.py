@@ -46,11 +46,14 @@ class PostgresLedger:
         document, nul = nul_shielded(f"[{','.join(rows)}]")
         if nul is not None:
             refuse_nul_in_text(sealed.event for offer in offers for sealed in offer.events)
+        streams = sorted({sealed.event.execution_id for offer in offers for sealed in offer.events})
         values: dict[str, object] = {
             "events": document,
             "nul": nul,
             "shards": sorted({offer.shard_id for offer in offers}),
-            "streams": sorted({sealed.event.execution_id for offer in offers for sealed in offer.events}),
+            "streams": streams,
+            "first_id": streams[0],
+            "last_id": streams[-1],
             "payload_offers": [place for place, _ in payloads],
             **payload_columns([payload for _, payload in payloads]),
         }

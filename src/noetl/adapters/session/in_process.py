@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from noetl.ports.session import CommandMessage, ControlPlane, Fact
+from noetl.ports.session import ClaimWithdrawn, CommandMessage, ControlPlane, Fact
 
 
 class InProcessSession:
@@ -14,8 +14,9 @@ class InProcessSession:
         self._session_id = session_id
         self._slots = slots
         self._control = control
-        # Bounded by the slots: a command is only delivered for a free one.
+        # Both bounded by the slots: a command is only announced for a reserved one.
         self._commands: asyncio.Queue[CommandMessage] = asyncio.Queue()
+        self._gates: dict[tuple[int, str, int], asyncio.Future[bool]] = {}
 
     @property
     def session_id(self) -> int:
@@ -25,11 +26,30 @@ class InProcessSession:
     def slots(self) -> int:
         return self._slots
 
-    def deliver(self, message: CommandMessage) -> None:
+    def announce(self, message: CommandMessage) -> None:
+        self._gates[_key(message)] = asyncio.get_running_loop().create_future()
         self._commands.put_nowait(message)
+
+    def deliver(self, message: CommandMessage) -> None:
+        if _key(message) not in self._gates:
+            self.announce(message)
+        self._gates[_key(message)].set_result(True)
+
+    def withdraw(self, message: CommandMessage) -> None:
+        self._gates[_key(message)].set_result(False)
 
     async def next_command(self) -> CommandMessage:
         return await self._commands.get()
 
+    async def confirmed(self, message: CommandMessage) -> None:
+        if not await self._gates[_key(message)]:
+            self._gates.pop(_key(message), None)
+            raise ClaimWithdrawn(message.command_id)
+
     async def report(self, fact: Fact) -> None:
+        self._gates.pop((fact.execution_id, fact.command_id, fact.attempt), None)
         await self._control.report(self._session_id, fact)
+
+
+def _key(message: CommandMessage) -> tuple[int, str, int]:
+    return message.execution_id, message.command_id, message.attempt

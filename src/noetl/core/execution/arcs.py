@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, TemplateFailed
@@ -16,8 +16,7 @@ from noetl.core.playbook.compile import Assignment, CompiledArc, CompiledStep
 from noetl.core.playbook.model import Mode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routing:
+class Routing(NamedTuple):
     """The decision about one step run, as it will be recorded."""
 
     outcome: str
@@ -79,7 +78,7 @@ class _Walk:
             block.append(item)
             variables = write(variables, [item])
         self.writes += tuple(block)
-        self._scene = replace(self._scene, variables=variables)
+        self._scene = self._scene._replace(variables=variables)
 
     def choose(self, *, failed: bool) -> list[int]:
         fired = []

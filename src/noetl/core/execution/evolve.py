@@ -5,7 +5,6 @@ It never renders a template and never looks at a playbook: what was chosen is in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from noetl.core import event as kinds
@@ -95,7 +94,7 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     commands = {**state.commands, command_id: command}
     if kind != "step":
         pending = state.pending_next_actions.get(step, Pending(run=run))
-        asked = replace(pending, asked=pending.asked + 1)
+        asked = pending._replace(asked=pending.asked + 1)
         return {"commands": commands, "pending_next_actions": {**state.pending_next_actions, step: asked}}
     return {
         "commands": commands,
@@ -111,7 +110,7 @@ def _claimed(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     attempt = _int(event.meta["attempt"])
     if command is None or command.attempt >= attempt:
         return None
-    claimed = replace(command, status=CommandStatus.CLAIMED, attempt=attempt)
+    claimed = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
     return {"commands": {**state.commands, command.command_id: claimed}}
 
 
@@ -125,7 +124,7 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     if command.kind != "step":
         pending = state.pending_next_actions.get(command.step, Pending(run=command.run))
         answers = {**pending.evaluations, str(command.expression): result}
-        kept = replace(pending, evaluations=answers)
+        kept = pending._replace(evaluations=answers)
         return {
             "commands": commands,
             "pending_next_actions": {**state.pending_next_actions, command.step: kept},
@@ -153,7 +152,7 @@ def _waiting(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     if command is None or command.waits >= number:
         return None
     due_at = str(event.meta["due_at"])
-    waiting = replace(command, status=CommandStatus.WAITING, waits=number, resume=event.payload_ref, due_at=due_at)
+    waiting = command._replace(status=CommandStatus.WAITING, waits=number, resume=event.payload_ref, due_at=due_at)
     name = retry_timer(command.command_id, number)
     return {
         "commands": {**state.commands, command.command_id: waiting},
@@ -173,7 +172,7 @@ def _fired(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     changes: dict[str, Any] = {"timers": _without(state.timers, name)}
     command = state.commands.get(name.removeprefix("retry/").rpartition("/")[0])
     if command is not None and command.status is CommandStatus.WAITING:
-        ready = replace(command, status=CommandStatus.ISSUED, due_at=None)
+        ready = command._replace(status=CommandStatus.ISSUED, due_at=None)
         changes["commands"] = {**state.commands, command.command_id: ready}
     return changes
 

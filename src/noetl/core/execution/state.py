@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Status(StrEnum):
@@ -48,8 +49,7 @@ def entry_from_json(document: Mapping[str, object]) -> Entry:
     return Entry(None, reference, tuple(path))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepResult:
+class StepResult(NamedTuple):
     """The compact envelope of a step's last run: where its result is and the atoms the router may read."""
 
     run: int
@@ -65,8 +65,7 @@ class StepResult:
         return document
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(NamedTuple):
     """An open command: issued and not yet ended.
 
     `pending_writes` belong to an `evaluate` command: what the router wrote before the expression."""
@@ -85,12 +84,11 @@ class Command:
     pending_writes: tuple[Mapping[str, object], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Pending(NamedTuple):
     """A finished step run whose routing waits for values that only a worker can compute."""
 
     run: int
-    evaluations: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    evaluations: Mapping[str, Mapping[str, object]] = {}
     asked: int = 0
 
 

@@ -6,12 +6,11 @@ for one internal `evaluate` command and goes on from its recorded answer."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from noetl.core.errors import TemplateFailed
 from noetl.core.execution.state import Entry, ExecutionState, StepResult
-from noetl.core.expression import AtomError, EventName, Template, Undefined, normalise, render
+from noetl.core.expression import Atom, AtomError, EventName, Template, Undefined, evaluate_atom, normalise, render
 from noetl.core.playbook.compile import CompiledPlaybook, ServerExpression, ServerValue
 
 # Each compares equal to every synonym of its situation.
@@ -29,8 +28,7 @@ class NeedsWorker(Exception):
         self.writes: tuple[Mapping[str, object], ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
+class Scene(NamedTuple):
     """What an expression is evaluated against: the state, the completing step and what workers answered."""
 
     state: ExecutionState
@@ -51,7 +49,7 @@ def evaluate(scene: Scene, expression: ServerExpression) -> Entry:
         raise NeedsWorker(expression)
     atoms: dict[str, object] = {}
     for atom in plan.atoms:
-        outcome = _atom(scene, expression, atom.step or scene.step, atom.key)
+        outcome = _atom(scene, expression, atom)
         if isinstance(outcome, Entry):
             if plan.residual.path == (atom.name,):
                 return outcome
@@ -95,14 +93,15 @@ def _answered(expression: ServerExpression, answer: Mapping[str, object]) -> Ent
     return Entry(None, reference, ())
 
 
-def _atom(scene: Scene, expression: ServerExpression, step: str, key: str) -> object:
+def _atom(scene: Scene, expression: ServerExpression, atom: Atom) -> object:
     """The reported value of an atom; an Entry when it is a place in a payload, Undefined, or an AtomError."""
+    step = atom.step or scene.step
     result = scene.state.step_results.get(step)
     if result is None:
         if step in scene.state.workload:
             raise NeedsWorker(expression)
-        return Undefined(step)
-    outcome = result.atoms.get(key)
+        return _unborn(atom)
+    outcome = result.atoms.get(atom.key)
     if outcome is None or "b" in outcome:
         raise NeedsWorker(expression)
     if "v" in outcome:
@@ -115,6 +114,14 @@ def _atom(scene: Scene, expression: ServerExpression, step: str, key: str) -> ob
     if result.reference is None:
         raise NeedsWorker(expression)
     return Entry(None, result.reference, tuple(path))
+
+
+def _unborn(atom: Atom) -> object:
+    """An atom over a step that never ran: `a is not defined` has a value all the same."""
+    outcome = evaluate_atom(atom, {})
+    if outcome[0] == "value":
+        return outcome[1]
+    return AtomError(outcome[1]) if outcome[0] == "error" else Undefined(atom.step)
 
 
 class _Names(Mapping[str, object]):

@@ -9,6 +9,10 @@
 -- is stored with other content, or when one of its streams is closed or at another version than the offer expects.
 -- A concurrent duplicate is a unique violation: all of it rolls back.
 -- Rows are found by LATERAL … LIMIT 1 and by arrays, which leave the planner no choice but the index.
+-- The partitions of the batch are chosen once, by its smallest and largest execution, and not for every row: in
+-- Postgres 18 a statement that had to wait for a row lock crashes the server when it prunes partitions per row (the
+-- recheck of the locked row overwrites the state of the pruning).  The array around the one id is what keeps the
+-- planner from pruning by it; the index is used all the same.
 -- Postgres reads no document with an escaped NUL: the writer sends another mark (`:nul`), which becomes one again here.
 WITH event_in AS (
     SELECT t.n, t.offer, t.shard_id, t.expected_version, t.closes, t.checksum, t.execution_id, t.event_id, t.tenant_id,
@@ -53,7 +57,9 @@ WITH event_in AS (
         SELECT o.position, o.event_type = e.event_type AND o.result::text IS NOT DISTINCT FROM e.result::text
                    AND o.writes::text IS NOT DISTINCT FROM e.writes::text AS is_same
         FROM noetl.event AS o
-        WHERE o.execution_id = e.execution_id AND o.transition_key = e.transition_key LIMIT 1) AS stored ON true
+        WHERE o.execution_id BETWEEN :first_id::bigint AND :last_id::bigint
+          AND o.execution_id = ANY (array_fill(e.execution_id, ARRAY[1]))
+          AND o.transition_key = e.transition_key LIMIT 1) AS stored ON true
     LEFT JOIN stream ON stream.execution_id = e.execution_id
 ), fresh AS MATERIALIZED (
     SELECT j.*,

@@ -1,0 +1,354 @@
+"""The pages of docs/reference that are generated: events from `core/event.py`, the schema from the migrations.
+
+Pure text.  `python -m noetl.cli.reference` writes both pages below docs/reference of the current folder.
+Migrations are read as text, nothing is run: a statement of a form that is not known here is an error, so that the
+page never lags in silence."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+
+from noetl.core.event import KINDS, EventKind
+
+ENVELOPE = {
+    "execution_id": "the execution; its high bits are the time of its start",
+    "event_id": "snowflake id, unique everywhere",
+    "tenant_id, organization_id": "whose event it is; never empty",
+    "stream_id, stream_version": "`execution/<id>` and the gap-free number of the event in it",
+    "shard_id, position": "the shard and the gap-free number of the event in it, in the order of commits",
+    "aggregate_type, aggregate_id": "what the event is about: execution, command or step",
+    "event_type": "noun and past tense",
+    "schema_name, schema_version": "`noetl.<event_type>` and the version of its members",
+    "event_time, ingest_time": "when it happened, when the ledger stored it",
+    "producer": "locator of the process that made it",
+    "correlation_id, causation_id": "the execution, and the event that this one follows from",
+    "transition_key": "what makes one transition happen once; unique within the execution",
+    "idempotency_key": "the caller's key, on the first event of an execution",
+    "command_id": "`<step>#<run>`, or `<step>#<run>/eval/<n>` for an expression",
+    "parent_execution_id": "the execution that started this one",
+    "payload_ref": "reference to bytes that belong to the event",
+    "result": "`{status, reference, parent_ref, context}`, at most 8 KB",
+    "writes": "values written to `ctx`: `{path, v}`, or `{path, ref, at}` for a place in a payload",
+    "meta": "the members of the type, below",
+    "checksum": "SHA-256 of the canonical JSON of all that the producer fixed",
+}
+
+MEMBERS = {
+    "arcs": "numbers of the arcs that fired, in order",
+    "attempt": "ordinal of the claim; the fencing token",
+    "closing": "true for the final step, started after everything else",
+    "delay_seconds": "how long the task waits",
+    "due_at": "when the timer fires",
+    "duration_ms": "how long the work took",
+    "entry": "the step that runs first",
+    "error": "the failure that no arc handled: `{kind, code, status, retryable, message}`",
+    "expression": "key of the expression to evaluate",
+    "kind": "`step` or `evaluate`",
+    "leaf": "true when the step has no `next` at all",
+    "n": "ordinal of the wait of this command",
+    "name": "the timer, `retry/<command>/<n>`",
+    "outcome": "`completed`, `handled` (a failure that an arc handled) or `failed`",
+    "parents": "the steps whose arcs requested this run",
+    "path": "the playbook's path in the catalog",
+    "pending_writes": "what the router wrote before it came to the expression; recorded with its decision",
+    "playbook": "reference to the playbook's own text",
+    "run": "ordinal of the run of this step",
+    "session": "the worker session that took the command",
+    "stdout": "reference to what the tasks printed",
+    "step": "the step; at the end of an execution the last or the failed one",
+    "targets": "steps that the arcs requested",
+    "task": "the task that waits",
+    "tasks": "the first task runs: label, milliseconds, attempt, kind of error",
+    "traceback": "reference to the traceback of the last task",
+    "warnings": "what went wrong without failing anything",
+    "workload": "the inputs by name: `{v}`, or `{ref, path}` for a place in a payload",
+}
+
+# Names of the design's event list that no row of the ledger has, and what became of them.
+NOT_IN_THE_LEDGER = {
+    "loop.done": "comes with loops",
+    "batch.accepted": "transport: an answer to the sender, never in the ledger",
+    "batch.processing": "transport, never in the ledger",
+    "batch.completed": "transport: the answer after the commit, never in the ledger",
+    "batch.failed": "transport: the answer to the sender, never in the ledger",
+    "heartbeats": "transport: they keep a session alive, never in the ledger",
+    "execution.cancelled": "comes with cancelling",
+}
+# The order of the design's list.
+DESIGN_EVENTS = (
+    *("playbook.initialized", "workflow.initialized", "command.issued", "command.claimed", "command.started"),
+    *("command.completed", "command.failed", "step.enter", "step.exit", "call.done", "call.error", "loop.done"),
+    *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
+    *("playbook.completed", "playbook.failed", "execution.cancelled"),
+)
+
+# Column or table of the design documents → what holds the fact here.
+REPLACED_COLUMNS = (
+    ("event: node_id, node_name (the step of an event)", "`event.aggregate_id` and `meta.step`"),
+    ("event: parent_id", "`event.causation_id`; `event.parent_event_id`, `event.parent_execution_id`"),
+    ("event: created_at", "`event.event_time` (producer) and `event.ingest_time` (database)"),
+    ("event: hash of execution_id in an index expression", "`event.shard_id`, stored when the execution starts"),
+    ("event: event_id as a reader's watermark", "`event.position`, gap-free within `event.shard_id`"),
+    ("event: meta.command_id and its unique index", "`event.command_id`, `event.transition_key`"),
+    ("event: meta.loop_id, meta.epoch_id, loop_event_id", "`event.stage_id` and the ordinal in `event.transition_key`"),
+    ("event: unique indexes for loop.done, loop.fanin.completed, checkpoint.committed", "`uidx_event_transition`"),
+    ("event: current_index, current_item", "the output of the item's frame; comes with loops"),
+    ("event: expected_version", "`stream.version`, counted by the appending statement"),
+    ("event.result: reference {ref_id, type, uri}", "`result.reference` {uri, sha256, media_type, bytes, store, …}"),
+    ("event.result: parent_ref {ref_id}", "`result.parent_ref`, a whole reference"),
+    (
+        "result_ref: ref_id, parent_ref_id, store_tier, physical_uri",
+        "the reference itself; the table comes with stores",
+    ),
+    ("result_ref: correlation, auth_reference", "comes with loops and with credentials"),
+    ("command: numeric command_id", "`command.command_id`, the text `<step>#<run>`"),
+    (
+        "command: stage_id, frame_id, meta.worker_slot_id",
+        "`command.session_id`, `command.attempt`; frames are no commands",
+    ),
+    ("execution: state (one JSON document)", "nothing: the state is folded from events"),
+    ("execution: last_projected_event_id", "`execution.applied_position`"),
+    ("execution: start_time, end_time", "`execution.started_at`, `execution.ended_at`"),
+    ("execution_shard: owner_runtime_id, owner_instance, epoch, leased_until", "the same, and the shard's counters"),
+    (
+        "projection_checkpoint: last_projected_event_id, lag_ms",
+        "`execution.applied_position`; a table comes with projectors",
+    ),
+    ("checkpoint: epoch, last_event_id", "comes with checkpoints"),
+    ("outbox", "the ledger: a reader remembers one position per shard"),
+    (
+        "stage: stage_id, loop_event_id, opened_event_id, closed_event_id",
+        "`event.stage_id`; the table comes with stages",
+    ),
+    ("frame: frame_id, claimed_event_id, terminal_event_id", "`event.frame_id`; the table comes with frames"),
+    ("frame: attempts, lease_until, owner_worker", "attempts are events, leases belong to sessions"),
+    ("manifest, manifest_part", "come with large collections"),
+)
+
+
+# --- events ----------------------------------------------------------------------------------------------
+
+
+def events_markdown() -> str:
+    lines = [
+        "# Events",
+        "",
+        "Generated by `noetl.cli.reference` from `core/event.py`; a test compares.",
+        "",
+        "## Envelope",
+        "",
+        *_table(("member", "meaning"), ENVELOPE.items()),
+    ]
+    for kind in KINDS.values():
+        lines += ["", *_event(kind)]
+    lines += ["", "## Names of the design and where their facts are", ""]
+    lines += _table(("event", "carried by"), ((f"`{name}`", _carrier(name)) for name in DESIGN_EVENTS))
+    return "\n".join(lines) + "\n"
+
+
+def _event(kind: EventKind) -> list[str]:
+    extras = [name for name, has in (("result", kind.has_result), ("writes", kind.has_writes)) if has]
+    facts = [
+        ("about", f"`{kind.aggregate_type}`"),
+        ("transition key", f"`{kind.transition_key}`"),
+        ("schema", f"`{kind.schema_name}` version {kind.schema_version}"),
+        ("also carries", ", ".join(f"`{name}`" for name in extras) or "nothing"),
+        ("closes the execution", "yes" if kind.closes else "no"),
+    ]
+    return [
+        f"## `{kind.event_type}`",
+        "",
+        kind.says,
+        "",
+        *(f"- {name}: {text}" for name, text in facts),
+        "",
+        *_table(("member of `meta`", "meaning"), ((f"`{name}`", MEMBERS[name]) for name in kind.meta)),
+    ]
+
+
+def _carrier(name: str) -> str:
+    kinds = [f"`{kind.event_type}`" for kind in KINDS.values() if name in kind.carries]
+    return " or ".join(kinds) if kinds else NOT_IN_THE_LEDGER[name]
+
+
+# --- schema ----------------------------------------------------------------------------------------------
+
+_PIECE = re.compile(r"\$\$.*?\$\$|'(?:[^']|'')*'|--[^\n]*|[;(),]|[^;(),'$-]+|.", re.DOTALL)
+_TABLE = re.compile(r"^CREATE TABLE noetl\.(\w+) (?=\()")
+_PARTITION = re.compile(r"^CREATE TABLE noetl\.(\w+) PARTITION OF noetl\.(\w+) (.*)$")
+_INDEX = re.compile(r"^CREATE (UNIQUE )?INDEX (\w+) ON noetl\.(\w+) (.*)$")
+_FUNCTION = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (noetl\.\w+\([^)]*\) RETURNS \w+)")
+_COLUMN = re.compile(r"^ALTER TABLE noetl\.(\w+) ADD COLUMN (.*)$")
+_IGNORED = re.compile(r"^(?:INSERT|SET|COMMENT) ")
+_RULE_WORDS = ("PRIMARY KEY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN KEY")
+_COLUMN_RULE = re.compile(r" (?=(?:NOT NULL|DEFAULT|PRIMARY KEY|UNIQUE|CHECK|REFERENCES)\b)")
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    name: str
+    type: str
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    name: str
+    definition: str
+    comment: str
+
+
+@dataclass(slots=True)
+class Table:
+    name: str
+    comment: str
+    columns: list[Column] = field(default_factory=list)
+    rules: list[str] = field(default_factory=list)
+    indexes: list[Index] = field(default_factory=list)
+    partitions: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Schema:
+    tables: dict[str, Table] = field(default_factory=dict)
+    functions: dict[str, str] = field(default_factory=dict)
+
+
+def read_schema(migrations: Sequence[str]) -> Schema:
+    schema = Schema()
+    for text in migrations:
+        for statement, comment in _statements(text):
+            _apply(schema, statement, comment)
+    return schema
+
+
+def _apply(schema: Schema, statement: str, comment: str) -> None:
+    if found := _PARTITION.match(statement):
+        schema.tables[found[2]].partitions.append(f"{found[1]} {found[3]}")
+    elif found := _TABLE.match(statement):
+        parts, rest = _parts(statement[found.end() :])
+        table = Table(found[1], comment)
+        for part in parts:
+            _add_part(table, part)
+        table.rules += [rest] if rest else []
+        schema.tables[table.name] = table
+    elif found := _INDEX.match(statement):
+        definition = f"{'unique ' if found[1] else ''}{found[4]}"
+        schema.tables[found[3]].indexes.append(Index(found[2], definition, comment))
+    elif found := _FUNCTION.match(statement):
+        schema.functions[found[1]] = comment
+    elif found := _COLUMN.match(statement):
+        _add_part(schema.tables[found[1]], found[2])
+    elif not _IGNORED.match(statement):
+        raise ValueError(f"a statement of an unknown form: {statement[:80]}")
+
+
+def _add_part(table: Table, part: str) -> None:
+    if part.startswith(_RULE_WORDS):
+        table.rules.append(part)
+        return
+    name, _, rest = part.partition(" ")
+    type_, *rules = _COLUMN_RULE.split(rest)
+    table.columns.append(Column(name, type_, " ".join(rules)))
+
+
+def _statements(text: str) -> Iterator[tuple[str, str]]:
+    """Each statement in one line, with the comment that stands directly above it."""
+    words: list[str] = []
+    comment: list[str] = []
+    for piece in _PIECE.findall(text):
+        if piece.startswith("--"):
+            if not words:
+                comment.append(piece[2:].strip())
+        elif piece == ";":
+            yield _one_line("".join(words)), " ".join(comment)
+            words, comment = [], []
+        elif piece.strip():
+            words.append(piece)
+        elif words:
+            words.append(" ")
+        elif piece.count("\n") > 1:
+            comment = []
+    if "".join(words).strip():
+        raise ValueError("the last statement has no end")
+
+
+def _one_line(text: str) -> str:
+    text = re.sub(r"\s+", " ", text).strip()
+    return re.sub(r"\( ", "(", re.sub(r" \)", ")", text))
+
+
+def _parts(body: str) -> tuple[list[str], str]:
+    """What stands between the commas of the first bracket, and what follows after it."""
+    parts, depth = [""], 0
+    for place, character in enumerate(body):
+        depth += (character == "(") - (character == ")")
+        if depth == 0:
+            return [part.strip() for part in parts], body[place + 1 :].strip()
+        if character == "," and depth == 1:
+            parts.append("")
+        elif place:
+            parts[-1] += character
+    raise ValueError(f"a bracket is not closed: {body[:80]}")
+
+
+def schema_markdown() -> str:
+    folder = files("noetl").joinpath("adapters", "postgres", "migrations")
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
+    schema = read_schema([entry.read_text("utf-8") for entry in found])
+    lines = [
+        "# Schema",
+        "",
+        "Generated by `noetl.cli.reference` from the migrations; a test compares.  All names are in the schema",
+        "`noetl`.  Beside these tables there are `noetl.migration` (what was applied) and one partition of",
+        "`noetl.event` per quarter, made by `noetl migrate` and at every start of the embedded database.",
+    ]
+    for table in schema.tables.values():
+        lines += ["", *_described(table)]
+    for name, comment in schema.functions.items():
+        lines += ["", f"## Function `{name}`", "", comment]
+    lines += ["", "## Columns of the design and what holds their fact", ""]
+    lines += _table(("design", "here"), REPLACED_COLUMNS)
+    return "\n".join(lines) + "\n"
+
+
+def _described(table: Table) -> list[str]:
+    lines = [f"## `{table.name}`", ""]
+    if table.comment:
+        lines += [table.comment, ""]
+    lines += _table(
+        ("column", "type", "rule"),
+        ((f"`{column.name}`", column.type, f"`{column.rule}`" if column.rule else "") for column in table.columns),
+    )
+    notes = [
+        *(f"- `{rule}`" for rule in table.rules),
+        *(f"- `{index.name}`: `{index.definition}`{_after(index.comment)}" for index in table.indexes),
+        *(f"- partition `{partition}`" for partition in table.partitions),
+    ]
+    return [*lines, "", *notes] if notes else lines
+
+
+def _after(comment: str) -> str:
+    return f".  {comment}" if comment else ""
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows),
+    ]
+
+
+def main() -> None:
+    folder = Path("docs") / "reference"
+    for name, text in (("events.md", events_markdown()), ("schema.md", schema_markdown())):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
