@@ -52,8 +52,8 @@ class PostgresLedger:
             "nul": nul,
             "shards": sorted({offer.shard_id for offer in offers}),
             "streams": streams,
-            "first_id": streams[0],
-            "last_id": streams[-1],
+            "first_id": streams[0] if streams else 0,
+            "last_id": streams[-1] if streams else 0,
             "payload_offers": [place for place, _ in payloads],
             **payload_columns([payload for _, payload in payloads]),
         }
