@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
@@ -20,16 +19,18 @@ from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.core.errors import LeaseLost
 from noetl.core.locator import producer_locator
-from noetl.engine.commands import Dispatcher
-from noetl.engine.decider import Decider
+from noetl.engine.control.commands import Dispatcher
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import States
+from noetl.engine.control.timers import Timers
+from noetl.engine.control.watch import Watchers
 from noetl.engine.executions import ExecutionService
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
-from noetl.engine.sessions import Sessions
-from noetl.engine.states import States
-from noetl.engine.timers import Timers
-from noetl.engine.watch import Watchers
-from noetl.engine.worker import Worker
+from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.worker import Worker
 from noetl.ports.tool import Renderer, Tool, ToolSettings
 from noetl.settings import Settings
 
@@ -61,7 +62,7 @@ async def prepare_database(settings: Settings, address: str, *, is_embedded: boo
 
 
 async def migrate_database(settings: Settings, address: str) -> list[str]:
-    return await migrate(address, shard_count=settings.shard_count, now=datetime.datetime.now(datetime.UTC))
+    return await migrate(address, shard_count=settings.shard_count, now=SystemClock().moment())
 
 
 class Engine:
@@ -79,6 +80,9 @@ class Engine:
         self.executions = PostgresExecutions(self._reader)
         self.payloads = Payloads(small=PostgresPayloads(self._reader), large=FilePayloads(settings.home / "payloads"))
         self.tools: Mapping[str, Tool] = tools_of(settings)
+        renderer = self.tools["python"]
+        assert isinstance(renderer, Renderer)
+        self._renderer = renderer
         self.playbooks = Playbooks(self.payloads, kinds=frozenset(self.tools))
         self.states = States(self.ledger)
         self.sessions = Sessions()
@@ -93,7 +97,7 @@ class Engine:
         self._node = await self._leases.lease_node(instance=self._instance, kind="host")
         self._ids = SnowflakeIds(node=self._node.node_number, last_id=self._node.last_id)
         tenant, organization = self._settings.tenant_id, self._settings.organization_id
-        self.decider = Decider(
+        parts = ControlParts(
             ledger=self.ledger,
             states=self.states,
             playbooks=self.playbooks,
@@ -101,21 +105,14 @@ class Engine:
             watchers=self.watchers,
             ids=self._ids,
             clock=self._clock,
-            producer=producer_locator(tenant, organization, "host", self._instance),
         )
-        renderer = self.tools["python"]
-        assert isinstance(renderer, Renderer)
+        self.decider = Decider(parts, producer=producer_locator(tenant, organization, "host", self._instance))
         self.service = ExecutionService(
+            parts,
             decider=self.decider,
-            states=self.states,
-            ledger=self.ledger,
             executions=self.executions,
-            playbooks=self.playbooks,
             payloads=self.payloads,
-            watchers=self.watchers,
-            renderer=renderer,
-            ids=self._ids,
-            clock=self._clock,
+            renderer=self._renderer,
             shard_count=self._settings.shard_count,
         )
         self.dispatcher = Dispatcher(
@@ -144,15 +141,15 @@ class Engine:
             self.is_restored.set()
             await self._renew()
             return
-        renderer = self.tools["python"]
-        assert isinstance(renderer, Renderer)
         worker = Worker(
-            session=self.session,
-            playbooks=self.playbooks,
-            payloads=self.payloads,
-            tools=self.tools,
-            renderer=renderer,
-            clock=self._clock,
+            WorkerParts(
+                session=self.session,
+                playbooks=self.playbooks,
+                payloads=self.payloads,
+                tools=self.tools,
+                renderer=self._renderer,
+                clock=self._clock,
+            )
         )
         timers = Timers(decider=self.decider, queue=self.queue)
         async with asyncio.TaskGroup() as group:

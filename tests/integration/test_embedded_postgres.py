@@ -24,6 +24,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+
+import noetl
+from noetl.adapters.postgres import embedded
+from noetl.adapters.postgres.embedded import EmbeddedPostgres, ServerAddress, dsn
+from noetl.adapters.postgres.locations import Place, digest, existing_place, make_directory, server_user
+from noetl.core.errors import EmbeddedPostgresFailed
 from tests.support.postgres import (
     SYSTEM_ROOT,
     dispose,
@@ -32,12 +38,6 @@ from tests.support.postgres import (
     shared_server,
     temporary_home,
 )
-
-import noetl
-from noetl.adapters.postgres import embedded
-from noetl.adapters.postgres.embedded import EmbeddedPostgres, ServerAddress, dsn
-from noetl.adapters.postgres.locations import Place, digest, existing_place, make_directory, server_user
-from noetl.core.errors import EmbeddedPostgresFailed
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make directories that others cannot reach")
 

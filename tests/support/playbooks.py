@@ -26,7 +26,7 @@ from noetl.core.expression import plain, render, view_of
 from noetl.core.limits import ATOM_BYTES_MAX
 from noetl.core.playbook.compile import CompiledPlaybook, compile_playbook
 from noetl.core.reference import MEDIA_JSON, Payload, Result, address
-from noetl.engine.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.work.outcome import TaskOutcome, atom_document, recorded_error
 
 FILE = "demo.yaml"
 INSTALLED = frozenset(("noop", "python"))

@@ -29,26 +29,10 @@ from noetl.core.event import KINDS
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 # The list of event types in the engine's design, in its order, with the heartbeats that it leaves out.
 DESIGN = [
-    "playbook.initialized",
-    "workflow.initialized",
-    "command.issued",
-    "command.claimed",
-    "command.started",
-    "command.completed",
-    "command.failed",
-    "step.enter",
-    "step.exit",
-    "call.done",
-    "call.error",
-    "loop.done",
-    "batch.accepted",
-    "batch.processing",
-    "batch.completed",
-    "batch.failed",
-    "heartbeats",
-    "playbook.completed",
-    "playbook.failed",
-    "execution.cancelled",
+    *("playbook.initialized", "workflow.initialized", "command.issued", "command.claimed", "command.started"),
+    *("command.completed", "command.failed", "step.enter", "step.exit", "call.done", "call.error", "loop.done"),
+    *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
+    *("playbook.completed", "playbook.failed", "execution.cancelled"),
 ]
 
 

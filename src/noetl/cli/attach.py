@@ -9,7 +9,7 @@ from noetl.cli.client import Client
 from noetl.core.errors import HostUnavailable
 from noetl.processes.host.host import Host
 from noetl.processes.host.lock import HostLock
-from noetl.processes.host.places import make_home, places_of
+from noetl.processes.host.places import Places, make_home, places_of
 from noetl.settings import Settings
 
 ATTACH_SECONDS_MAX = 60.0
@@ -43,13 +43,7 @@ def attach(settings: Settings, *, resume: bool = True) -> Attachment:
     deadline = time.monotonic() + ATTACH_SECONDS_MAX
     while True:
         if lock.acquire():
-            host = Host(settings, places, resume=resume)
-            try:
-                host.start()
-            except BaseException:
-                lock.release()
-                raise
-            return Attachment(Client(places.socket), host, lock)
+            return _hosting(settings, places, lock, resume=resume)
         client = Client(places.socket)
         if _is_good(client, resume=resume):
             return Attachment(client)
@@ -57,6 +51,18 @@ def attach(settings: Settings, *, resume: bool = True) -> Attachment:
         if time.monotonic() > deadline:
             raise HostUnavailable(f"process {lock.holder()} holds {places.lock} but does not answer: see {places.log}")
         time.sleep(LOOK_SECONDS)
+
+
+def _hosting(settings: Settings, places: Places, lock: HostLock, *, resume: bool) -> Attachment:
+    host = Host(settings, places, resume=resume)
+    attachment = None
+    try:
+        host.start()
+        attachment = Attachment(Client(places.socket), host, lock)
+    finally:
+        if attachment is None:
+            lock.release()
+    return attachment
 
 
 def _is_good(client: Client, *, resume: bool) -> bool:

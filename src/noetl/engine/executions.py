@@ -27,15 +27,12 @@ from noetl.core.playbook.compile import CompiledPlaybook
 from noetl.core.playbook.workload import merge, request_payload
 from noetl.core.reference import MEDIA_JSON, MEDIA_PLAYBOOK, Payload
 from noetl.core.shards import shard_of
-from noetl.engine.decider import Decider
-from noetl.engine.inputs import StartInput
-from noetl.engine.names import stored_value
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.inputs import StartInput
+from noetl.engine.control.parts import ControlParts
 from noetl.engine.payloads import Payloads
-from noetl.engine.playbooks import Playbooks
-from noetl.engine.states import States
-from noetl.engine.watch import Watchers
-from noetl.ports.clock import Clock, IdSource
-from noetl.ports.ledger import ExecutionRow, IdempotencyRow, Ledger
+from noetl.engine.work.names import stored_value
+from noetl.ports.ledger import ExecutionRow, IdempotencyRow
 from noetl.ports.queue import Executions
 from noetl.ports.tool import Renderer
 
@@ -57,31 +54,26 @@ class Started:
 
 
 class ExecutionService:
-    def __init__(  # noqa: PLR0913 - the ports of the engine, wired once
+    def __init__(
         self,
+        parts: ControlParts,
         *,
         decider: Decider,
-        states: States,
-        ledger: Ledger,
         executions: Executions,
-        playbooks: Playbooks,
         payloads: Payloads,
-        watchers: Watchers,
         renderer: Renderer,
-        ids: IdSource,
-        clock: Clock,
         shard_count: int,
     ) -> None:
+        self._states = parts.states
+        self._ledger = parts.ledger
+        self._playbooks = parts.playbooks
+        self._watchers = parts.watchers
+        self._ids = parts.ids
+        self._clock = parts.clock
         self._decider = decider
-        self._states = states
-        self._ledger = ledger
         self._executions = executions
-        self._playbooks = playbooks
         self._payloads = payloads
-        self._watchers = watchers
         self._renderer = renderer
-        self._ids = ids
-        self._clock = clock
         self._shard_count = shard_count
 
     # --- starting ------------------------------------------------------------------------------------------

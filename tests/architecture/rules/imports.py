@@ -21,7 +21,8 @@ DIRECTION: dict[str, frozenset[str]] = {
     "telemetry": frozenset({"ports", "core"}),
     "wiring": frozenset({"adapters", "engine", "tools", "ports", "core", "settings", "telemetry"}),
     "processes": frozenset({"wiring", "engine", "ports", "core", "settings", "telemetry"}),
-    "bench": frozenset({"wiring", "engine", "ports", "core", "settings", "telemetry"}),
+    # A benchmark sets a plain driver loop beside the product.
+    "bench": frozenset({"wiring", "adapters", "engine", "ports", "core", "settings", "telemetry"}),
     "cli": frozenset({"processes", "bench", "wiring", "engine", "ports", "core", "settings", "telemetry"}),
     "entry": frozenset({"cli", "processes"}),
     "noetl": frozenset({"ports", "core"}),
@@ -41,7 +42,7 @@ ENGINE_BANNED = words("aiohttp asyncpg azure boto3 google httpx nats obstore psy
 
 # A package with one home: nobody else may know it.
 HOMES: dict[str, tuple[str, ...]] = {
-    "asyncpg": ("noetl.adapters.postgres*", "noetl.tools.postgres*"),
+    "asyncpg": ("noetl.adapters.postgres*", "noetl.tools.postgres*", "noetl.bench*"),
     "jinja2": ("noetl.core.expression*",),
     "markupsafe": ("noetl.core.expression*",),
     "nats": ("noetl.adapters.nats*", "noetl.tools.nats*"),

@@ -11,18 +11,13 @@ from typing import Any
 import asyncpg
 
 from noetl.adapters.postgres.pool import CONNECT_SECONDS_MAX, translated_errors
+from noetl.adapters.postgres.statements import Statement, query
 from noetl.core.errors import SchemaOutdated
 from noetl.core.ids import quarters_from
 from noetl.core.shards import SHARD_COUNT_MAX
 
 POSTGRES_VERSION_MIN = 150000
 QUARTERS_AHEAD = 5
-# Serialises migrating processes; transaction-level, so that it works behind a pooler.
-_LOCK = "SELECT pg_advisory_xact_lock(7305809155)"
-_TABLE = (
-    "CREATE TABLE IF NOT EXISTS noetl.migration ("
-    "number integer PRIMARY KEY, name text NOT NULL, applied_at timestamptz NOT NULL DEFAULT clock_timestamp())"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +41,10 @@ async def migrate(dsn: str, *, shard_count: int, now: datetime.datetime) -> list
         try:
             await _check_server(connection)
             async with connection.transaction():
-                await connection.execute("SET LOCAL lock_timeout = '5s'")
-                await connection.execute(_LOCK)
-                await connection.execute("CREATE SCHEMA IF NOT EXISTS noetl")
-                await connection.execute(_TABLE)
+                await connection.execute(_sql("limit_waiting").text)
+                await connection.execute(_sql("lock").text)
+                await connection.execute(_sql("make_schema").text)
+                await connection.execute(_sql("make_table").text)
                 applied = await _apply(connection)
                 await _ensure_partitions(connection, now)
                 await _ensure_shards(connection, shard_count)
@@ -66,7 +61,7 @@ async def check_schema(dsn: str) -> None:
         try:
             await _check_server(connection)
             try:
-                rows: Sequence[Any] = await connection.fetch("SELECT number FROM noetl.migration")
+                rows: Sequence[Any] = await connection.fetch(_sql("applied").text)
             except (asyncpg.UndefinedTableError, asyncpg.InvalidSchemaNameError):
                 rows = []
         finally:
@@ -78,22 +73,20 @@ async def check_schema(dsn: str) -> None:
 
 
 async def _check_server(connection: Any) -> None:
-    version = int(await connection.fetchval("SELECT current_setting('server_version_num')"))
+    version = int(await connection.fetchval(_sql("server_version").text))
     if version < POSTGRES_VERSION_MIN:
         raise SchemaOutdated(f"Postgres {version // 10000} is too old: version 15 or newer is needed")
 
 
 async def _apply(connection: Any) -> list[str]:
-    rows = await connection.fetch("SELECT number FROM noetl.migration")
+    rows = await connection.fetch(_sql("applied").text)
     present = {row["number"] for row in rows}
     applied = []
     for migration in migrations():
         if migration.number in present:
             continue
         await connection.execute(migration.text)
-        await connection.execute(
-            "INSERT INTO noetl.migration (number, name) VALUES ($1, $2)", migration.number, migration.name
-        )
+        await connection.execute(_sql("record").text, migration.number, migration.name)
         applied.append(migration.name)
     return applied
 
@@ -103,7 +96,7 @@ async def _ensure_partitions(connection: Any, now: datetime.datetime) -> None:
     for quarter in quarters_from(now, QUARTERS_AHEAD):
         first, after = quarter.id_bounds()
         name = f"noetl.event_{quarter.name}"
-        if await connection.fetchval("SELECT to_regclass($1)", name) is None:
+        if await connection.fetchval(_sql("exists").text, name) is None:
             await connection.execute(
                 f"CREATE TABLE {name} PARTITION OF noetl.event FOR VALUES FROM ({first}) TO ({after})"
             )
@@ -111,9 +104,8 @@ async def _ensure_partitions(connection: Any, now: datetime.datetime) -> None:
 
 async def _ensure_shards(connection: Any, shard_count: int) -> None:
     assert 1 <= shard_count <= SHARD_COUNT_MAX, "shard count out of range"
-    await connection.execute(
-        "INSERT INTO noetl.execution_shard (shard_id) SELECT generate_series(0, $1::integer - 1)"
-        # A shard that exists keeps its counter and epoch.
-        " ON CONFLICT (shard_id) DO NOTHING",
-        shard_count,
-    )
+    await connection.execute(_sql("make_shards").text, shard_count)
+
+
+def _sql(name: str) -> Statement:
+    return query("migrate.sql", name)

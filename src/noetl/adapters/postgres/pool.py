@@ -20,6 +20,9 @@ _WRITER_SETTINGS = {
     "enable_mergejoin": "off",
     "jit": "off",
 }
+# Every read has its index and its order.  Without this the tail of a shard is sorted out of a whole partition while
+# the statistics of a young quarter still say that it is empty.
+_READER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "jit": "off"}
 _COMMON_SETTINGS = {
     "application_name": "noetl",
     "lock_timeout": "1s",
@@ -101,7 +104,10 @@ class Reader:
     async def open(self) -> None:
         async with translated_errors():
             self._pool = await asyncpg.create_pool(
-                self._dsn, min_size=1, max_size=self._size_max, server_settings=_COMMON_SETTINGS
+                self._dsn,
+                min_size=1,
+                max_size=self._size_max,
+                server_settings={**_COMMON_SETTINGS, **_READER_SETTINGS},
             )
 
     async def fetch(self, statement: Statement, **values: object) -> Sequence[Any]:

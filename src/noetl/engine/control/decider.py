@@ -20,14 +20,11 @@ from noetl.core.errors import (
 from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState
 from noetl.core.playbook.compile import CompiledPlaybook
-from noetl.engine.batch import Batch
-from noetl.engine.inputs import FactInput, Input, RestoreInput, StartInput, Turn
-from noetl.engine.playbooks import Playbooks
-from noetl.engine.sessions import Sessions
-from noetl.engine.states import Held, States
-from noetl.engine.watch import Watchers
-from noetl.ports.clock import Clock, IdSource
-from noetl.ports.ledger import Ledger, ShardHead
+from noetl.engine.control.batch import Batch
+from noetl.engine.control.inputs import FactInput, Input, RestoreInput, StartInput, Turn
+from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.states import Held
+from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact
 
 BATCH_INPUTS_MAX = 128
@@ -45,25 +42,14 @@ class _Waiting:
 class Decider:
     """`run` belongs to the caller's task group; every other method may be called from any task of the loop."""
 
-    def __init__(  # noqa: PLR0913 - the ports of the engine, wired once
-        self,
-        *,
-        ledger: Ledger,
-        states: States,
-        playbooks: Playbooks,
-        sessions: Sessions,
-        watchers: Watchers,
-        ids: IdSource,
-        clock: Clock,
-        producer: str,
-    ) -> None:
-        self._ledger = ledger
-        self._states = states
-        self._playbooks = playbooks
-        self._sessions = sessions
-        self._watchers = watchers
-        self._ids = ids
-        self._clock = clock
+    def __init__(self, parts: ControlParts, *, producer: str) -> None:
+        self._ledger = parts.ledger
+        self._states = parts.states
+        self._playbooks = parts.playbooks
+        self._sessions = parts.sessions
+        self._watchers = parts.watchers
+        self._ids = parts.ids
+        self._clock = parts.clock
         self._producer = producer
         self._heads: dict[int, ShardHead] = {}
         self._inputs: deque[_Waiting] = deque()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from noetl.core import event as kinds
@@ -21,14 +20,11 @@ from noetl.core.expression import plain, render
 from noetl.core.limits import ATOM_BYTES_MAX, TEMPLATE_SECONDS_MAX
 from noetl.core.playbook.compile import CompiledPlaybook, CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
-from noetl.engine.names import NameBuilder, pipeline_result
-from noetl.engine.outcome import TaskOutcome, atom_document, recorded_error
-from noetl.engine.payloads import Payloads
-from noetl.engine.pipeline import Ended, Pipeline, Run
-from noetl.engine.playbooks import Playbooks
-from noetl.ports.clock import Clock
-from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, WorkerSession
-from noetl.ports.tool import Renderer, Tool
+from noetl.engine.work.names import NameBuilder, pipeline_result
+from noetl.engine.work.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.pipeline import Ended, Pipeline, Run
+from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")
 
@@ -36,23 +32,14 @@ log = logging.getLogger("noetl.worker")
 class Worker:
     """`run` belongs to the caller's task group and lives as long as the session."""
 
-    def __init__(
-        self,
-        *,
-        session: WorkerSession,
-        playbooks: Playbooks,
-        payloads: Payloads,
-        tools: Mapping[str, Tool],
-        renderer: Renderer,
-        clock: Clock,
-    ) -> None:
-        self._session = session
-        self._playbooks = playbooks
-        self._payloads = payloads
-        self._names = NameBuilder(payloads)
-        self._tools = tools
-        self._renderer = renderer
-        self._clock = clock
+    def __init__(self, parts: WorkerParts) -> None:
+        self._parts = parts
+        self._session = parts.session
+        self._playbooks = parts.playbooks
+        self._payloads = parts.payloads
+        self._renderer = parts.renderer
+        self._clock = parts.clock
+        self._names = NameBuilder(parts.payloads)
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -102,17 +89,7 @@ class Worker:
                 resume, tenant_id=message.tenant_id, organization_id=message.organization_id
             )
             run = Run(**saved)
-        pipeline = Pipeline(
-            message=message,
-            session=self._session,
-            playbook=playbook,
-            step=step,
-            names=names,
-            tools=self._tools,
-            renderer=self._renderer,
-            clock=self._clock,
-            run=run,
-        )
+        pipeline = Pipeline(self._parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
         if ended.wait is not None:
             return await self._waiting(message, ended)

@@ -18,9 +18,9 @@ from noetl.core.execution.state import Command, CommandStatus, ExecutionState
 from noetl.core.limits import COMMAND_ATTEMPTS_MAX
 from noetl.core.playbook.compile import CompiledPlaybook
 from noetl.core.reference import Payload, Result
-from noetl.engine.batch import Batch, Cause, Delivery
-from noetl.engine.sessions import Sessions
-from noetl.engine.states import Held
+from noetl.engine.control.batch import Batch, Cause, Delivery
+from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import Held
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
 from noetl.ports.session import CommandMessage, Fact
 

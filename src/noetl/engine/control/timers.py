@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from noetl.core.errors import LedgerUnavailable, NoetlError
-from noetl.engine.decider import Decider
-from noetl.engine.inputs import TimerInput
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.inputs import TimerInput
 from noetl.ports.queue import Queue
 
 FIRED_AT_ONCE_MAX = 200

@@ -6,9 +6,9 @@ import asyncio
 
 from noetl.core.errors import LedgerUnavailable, NoetlError
 from noetl.core.event import Event
-from noetl.engine.decider import Decider
-from noetl.engine.inputs import ClaimInput, RestoreInput
-from noetl.engine.sessions import Sessions
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.inputs import ClaimInput, RestoreInput
+from noetl.engine.control.sessions import Sessions
 from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
 

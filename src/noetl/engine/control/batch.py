@@ -9,7 +9,7 @@ from typing import NamedTuple
 from noetl.core.event import Draft, Event, Sealed, seal
 from noetl.core.execution.state import ExecutionState
 from noetl.core.reference import Payload
-from noetl.engine.states import Held
+from noetl.engine.control.states import Held
 from noetl.ports.clock import IdSource
 from noetl.ports.ledger import Advance, ExecutionRow, Fence, IdempotencyRow, QueuedCommand, ShardHead
 from noetl.ports.session import CommandMessage

@@ -32,11 +32,11 @@ from noetl.core.limits import (
 )
 from noetl.core.playbook.compile import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
 from noetl.core.playbook.model import Action
-from noetl.engine.names import plain_context
-from noetl.engine.outcome import TaskOutcome
-from noetl.ports.clock import Clock
-from noetl.ports.session import CommandMessage, WorkerSession
-from noetl.ports.tool import Renderer, Tool, ToolCall
+from noetl.engine.work.names import plain_context
+from noetl.engine.work.outcome import TaskOutcome
+from noetl.engine.work.parts import WorkerParts
+from noetl.ports.session import CommandMessage
+from noetl.ports.tool import ToolCall
 
 # For these tools the keys of `input` are arguments, not names of the templates around them.
 _INPUT_IS_PRIVATE = frozenset(("python", "playbook", "workbook"))
@@ -96,27 +96,24 @@ class _Stop(Exception):
 class Pipeline:
     """One run of one step's tasks."""
 
-    def __init__(  # noqa: PLR0913 - one run's dependencies
+    def __init__(
         self,
+        parts: WorkerParts,
         *,
         message: CommandMessage,
-        session: WorkerSession,
         playbook: CompiledPlaybook,
         step: CompiledStep,
         names: dict[str, object],
-        tools: Mapping[str, Tool],
-        renderer: Renderer,
-        clock: Clock,
         run: Run,
     ) -> None:
+        self._session = parts.session
+        self._tools = parts.tools
+        self._renderer = parts.renderer
+        self._clock = parts.clock
         self._message = message
         self._playbook = playbook
         self._step = step
         self._names = names
-        self._tools = tools
-        self._renderer = renderer
-        self._clock = clock
-        self._session = session
         self._is_confirmed = False
         self._ended = Ended(run)
         self._run = run

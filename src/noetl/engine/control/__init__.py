@@ -1,0 +1,1 @@
+"""The control plane: inputs in, decisions committed, commands out."""

@@ -1,0 +1,23 @@
+"""What the use cases of the control plane share, wired once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import States
+from noetl.engine.control.watch import Watchers
+from noetl.engine.playbooks import Playbooks
+from noetl.ports.clock import Clock, IdSource
+from noetl.ports.ledger import Ledger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControlParts:
+    ledger: Ledger
+    states: States
+    playbooks: Playbooks
+    sessions: Sessions
+    watchers: Watchers
+    ids: IdSource
+    clock: Clock

@@ -1,0 +1,1 @@
+"""The worker's side: names, pipelines, outcomes, facts."""
