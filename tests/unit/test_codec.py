@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from noetl.core.codec import canonical_bytes, canonical_json, parse_json, sha256_hex
 from noetl.core.errors import EnvelopeInvalid
 
-FEW = settings(max_examples=50)
+FEW = settings(max_examples=25)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.core.expression import parse_count, render_value
@@ -84,6 +84,7 @@ def test_a_step_in_a_cycle_reaches_itself() -> None:
 EDGES = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=20)
 
 
+@settings(max_examples=30)
 @given(EDGES)
 def test_reachability_is_the_transitive_closure_of_the_arcs(edges: list[tuple[int, int]]) -> None:
     playbook = compiled(graph(*(step(f"s{n}", *(f"s{to}" for at, to in edges if at == n)) for n in range(8))))

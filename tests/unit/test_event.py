@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetl.core import event as kinds
-from noetl.core.codec import canonical_bytes, canonical_json
+from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid
 from noetl.core.event import KINDS, Event, EventKind, envelope, same_content, seal
 from noetl.core.limits import EVENT_BODY_BYTES_MAX, EVENT_RESULT_BYTES_MAX
@@ -54,45 +54,6 @@ def test_every_kind_seals_and_its_text_is_what_was_hashed(kind: EventKind) -> No
     assert document["schema_name"] == f"noetl.{kind.event_type}"
     assert document["schema_version"] == kind.schema_version
     assert set(document["meta"]) == set(kind.meta)
-
-
-TEXTS = st.text(st.characters(exclude_categories=("Cs",)))
-BODIES = st.dictionaries(TEXTS, TEXTS | st.integers() | st.none() | st.lists(TEXTS))
-
-
-@given(
-    st.sampled_from(list(KINDS.values())),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "execution_id": st.integers(),
-            "event_id": st.integers(),
-            "event_time": TEXTS,
-            "producer": TEXTS,
-            "correlation_id": TEXTS,
-            "causation_id": st.none() | st.integers(),
-            "idempotency_key": st.none() | TEXTS,
-            "stage_id": st.none() | TEXTS,
-            "frame_id": st.none() | TEXTS,
-            "parent_event_id": st.none() | st.integers(),
-            "parent_execution_id": st.none() | st.integers(),
-            "payload_ref": st.none() | BODIES,
-            "tenant_id": TEXTS.filter(bool),
-            "organization_id": TEXTS.filter(bool),
-            "meta": BODIES,
-            "schema_version": st.integers(1, 99),
-        },
-    ),
-    TEXTS.filter(bool),
-)
-def test_the_text_of_an_event_is_the_canonical_json_of_its_envelope(
-    kind: EventKind, changes: dict[str, Any], name: str
-) -> None:
-    changes["transition_key"] = f"{kind.event_type}/{name}"
-    if kind.aggregate_type == "command":
-        changes["command_id"] = name
-    event = example(kind, **changes)
-    assert seal(event).text == canonical_json(envelope(event))
 
 
 @ALL

@@ -135,12 +135,16 @@ def test_keys_that_look_hidden_are_readable_where_they_are_data() -> None:
         ("{{ d._ref }}", 1),
         ("{{ d.__typename }}", "T"),
         ("{{ d['__class__'] }}", "C"),
-        ("{{ d.__class__ }}", "C"),
         ("{{ v._x }}", 2),
         ("{{ d._zzz is defined }}", False),
         ("{{ d.__zzz is defined }}", False),
     ]:
         assert render(compile_template(source), data) == expected, source
+
+
+def test_an_attribute_of_python_is_refused_when_the_template_is_compiled() -> None:
+    with pytest.raises(TemplateRefused, match="__class__"):
+        compile_template("{{ d.__class__ }}")
 
 
 def test_no_template_changes_our_data() -> None:

@@ -177,6 +177,17 @@ def _check_node(node: nodes.Node, facts: Facts, macros: set[str]) -> None:
         raise TemplateInvalid(f"line {node.lineno}: no test named {node.name!r}")
     elif isinstance(node, nodes.Call):
         _check_call(node, facts, macros)
+    elif isinstance(node, nodes.Getattr):
+        _check_attribute(node)
+
+
+def _check_attribute(node: nodes.Getattr) -> None:
+    """Evaluation would find nothing behind such a name; saying so at once tells the author where.  A key of data that
+    looks like this is read as `data['__key__']`."""
+    if node.attr.startswith("__") and node.attr.endswith("__"):
+        raise TemplateRefused(
+            f"line {node.lineno}: {node.attr!r} is not available, templates see data and no Python objects"
+        )
 
 
 def _check_name(node: nodes.Name | nodes.NSRef) -> None:

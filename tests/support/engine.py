@@ -1,0 +1,68 @@
+"""The embedded engine in the test's own process, on a fresh database of the shared server."""
+
+from __future__ import annotations
+
+import asyncio
+import textwrap
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from noetl.core.event import Event
+from noetl.core.execution.state import ExecutionState
+from noetl.engine.executions import StartRequest
+from noetl.settings import read_settings
+from noetl.wiring import Engine, prepare_database
+
+HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
+OWNER = {"tenant_id": "default", "organization_id": "default"}
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One finished execution with its story."""
+
+    state: ExecutionState
+    result: Any
+    events: list[Event]
+
+    def of_type(self, event_type: str) -> list[Event]:
+        return [event for event in self.events if event.event_type == event_type]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    engine: Engine
+
+    async def start(self, body: str, payload: Mapping[str, object] | None = None, key: str | None = None) -> int:
+        request = StartRequest(
+            text=HEAD + textwrap.dedent(body), file="test.yaml", payload=payload or {}, idempotency_key=key, **OWNER
+        )
+        return (await self.engine.service.start(request)).execution_id
+
+    async def finish(self, execution_id: int) -> Told:
+        state = await self.engine.service.wait_terminal(execution_id, timeout_seconds=30, **OWNER)
+        assert state.is_terminal, state
+        result = await self.engine.service.result(state)
+        return Told(state, result, await self.engine.ledger.read_execution(execution_id))
+
+    async def run(self, body: str, payload: Mapping[str, object] | None = None) -> Told:
+        return await self.finish(await self.start(body, payload))
+
+
+@asynccontextmanager
+async def running_engine(address: str, home: Path) -> AsyncIterator[Running]:
+    settings = read_settings({"NOETL_HOME": str(home)})
+    await prepare_database(settings, address, is_embedded=True)
+    engine = Engine(settings, address, instance="test")
+    await engine.open()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(engine.run())
+            await engine.is_restored.wait()
+            yield Running(engine)
+            running.cancel()
+    finally:
+        await engine.close()
