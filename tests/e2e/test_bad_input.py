@@ -44,7 +44,7 @@ REFUSED = {
             "workflow:\n  - step: a\n    tool: {kind: noop}\n    set: {x: \"{{ ''.__class__.__mro__ }}\"}\n"
             "    next: [b]\n  - {step: b, tool: {kind: noop}}\n"
         ),
-        ["playbook.yaml", "step 'a'", "'x'", "__class__"],
+        ["playbook.yaml:", "step 'a'", "'set.x'", "__mro__"],
     ),
     "unsupported_loop": (
         playbook('workflow:\n  - step: a\n    loop: {in: "{{ [1] }}", iterator: i}\n    tool: {kind: noop}\n'),

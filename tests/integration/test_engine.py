@@ -31,7 +31,8 @@ async def test_values_keep_their_types_through_input_and_every_kind_of_set(addre
             tool:
               - name: first
                 kind: python
-                input: {n: "{{ n }}", text: "{{ text }}", flag: "{{ flag }}", nothing: "{{ nothing }}", xs: "{{ items }}"}
+                input:
+                  {n: "{{ n }}", text: "{{ text }}", flag: "{{ flag }}", nothing: "{{ nothing }}", xs: "{{ items }}"}
                 code: 'result = {"types": [type(v).__name__ for v in (n, text, flag, nothing, xs)], "n": n + 1}'
                 set: {local: "{{ output.n }}"}
                 spec: {policy: {rules: [{else: {then: {do: continue, set: {ctx.from_rule: "{{ output.data.n }}"}}}}]}}
@@ -177,9 +178,34 @@ async def test_loops_in_templates_see_views_like_any_other_template(address: str
           - step: end
             tool:
               kind: noop
-              result: "{% for r in start.data.rows %}{{ r }};{% endfor %}{{ ctx.start.rows | length }}{{ start.status }}"
+              result: >-
+                {% for r in start.data.rows %}{{ r }};{% endfor %}{{ ctx.start.rows | length }}{{ start.status }}
         """)
     assert told.result == "1;2;3;3ok"
+
+
+@asynchronous
+async def test_large_context_values_travel_by_reference_and_can_be_changed(address: str, tmp_path: Path) -> None:
+    async with running_engine(address, tmp_path) as engine:
+        told = await engine.run("""
+        workflow:
+          - step: start
+            tool:
+              kind: python
+              code: 'result = {"rows": list(range(3000))}'
+              spec: {policy: {rules: [{else: {then: {do: continue, set: {ctx.big: "{{ output.data }}"}}}}]}}
+            next: [change]
+          - step: change
+            tool:
+              kind: noop
+              spec: {policy: {rules: [{else: {then: {do: continue, set: {ctx.big.extra: "{{ ctx.big.rows | length }}"}}}}]}}
+            next: [end]
+          - step: end
+            tool: {kind: python, input: {big: "{{ ctx.big }}"}, code: 'result = [len(big["rows"]), big["extra"]]'}
+        """)
+    assert told.result == [3000, 3000]
+    assert not told.state.variables["big"].is_inline
+    assert all(len(str(event.writes)) < 1_000 for event in told.events)
 
 
 @asynchronous

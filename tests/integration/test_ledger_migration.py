@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import itertools
 import re
 
 import asyncpg
@@ -124,7 +125,7 @@ def test_an_id_lies_within_the_bounds_of_its_quarter(moment: datetime.datetime) 
 def test_neighbouring_quarters_leave_no_gap_and_do_not_overlap(moment: datetime.datetime, count: int) -> None:
     quarters = quarters_from(moment, count)
     assert len(quarters) == count
-    for one, following in zip(quarters, quarters[1:], strict=False):
+    for one, following in itertools.pairwise(quarters):
         assert one.id_bounds()[1] == following.id_bounds()[0]
         assert one.id_bounds()[0] < one.id_bounds()[1]
     assert len({quarter.name for quarter in quarters}) == count

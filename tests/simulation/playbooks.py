@@ -85,8 +85,8 @@ class PlaybookMaker:
         """A guard that needs the data: the router asks a worker."""
         name = self._name("asked")
         other = self._add(self._name("side"), self._tool(), following)
-        guard = f"{{{{ {name}.items[{name}.value % 3] > 500 }}}}"
-        chosen = f"{{{{ {name}.items[{name}.value % 3] + (ctx.absent | default(1)) }}}}"
+        itself = f"steps[ctx.absent | default('{name}')]"
+        guard, chosen = f"{{{{ {itself}.items[1] > 500 }}}}", f"{{{{ {itself}.value + 1 }}}}"
         arcs = [{"step": other, "when": guard, "set": {f"ctx.{name}": chosen}}, {"step": following}]
         return self._add(name, self._tool(), {"arcs": arcs})
 

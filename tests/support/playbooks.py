@@ -32,6 +32,7 @@ FILE = "demo.yaml"
 INSTALLED = frozenset(("noop", "python"))
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: demo}\n"
 BOOM = Failure(kind="python", message="boom", exception_type="ValueError")
+_DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 _TENANT, _ORGANIZATION = "acme", "sales"
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -64,7 +65,9 @@ def step(name: str, *targets: str | JsonObject, mode: str | None = None, **keys:
 def graph(*steps: JsonObject, **root: object) -> str:
     """A playbook from steps made by `step`."""
     body = {"apiVersion": "noetl.io/v2", "kind": "Playbook", "metadata": {"name": "demo"}}
-    return yaml.safe_dump({**body, **root, "workflow": list(steps)}, sort_keys=False, allow_unicode=True)
+    content = {**body, **root, "workflow": list(steps)}
+    text: str = yaml.dump(content, Dumper=_DUMPER, sort_keys=False, allow_unicode=True)
+    return text
 
 
 def compiled(text: str) -> CompiledPlaybook:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from noetl.core.errors import TemplateFailed
-from noetl.core.execution.state import Entry, ExecutionState, StepResult
+from noetl.core.execution.state import Entry, ExecutionState
 from noetl.core.expression import Atom, AtomError, EventName, Template, Undefined, evaluate_atom, normalise, render
 from noetl.core.playbook.compile import CompiledPlaybook, ServerExpression, ServerValue
 
@@ -187,7 +187,8 @@ def _reserved(scene: Scene, name: str) -> object:
     state = scene.state
     identity = str(state.execution_id)
     if name == "event":
-        return event_view(scene.step, state.step_results.get(scene.step), scene.now)
+        result = state.step_results.get(scene.step)
+        return event_view(scene.step, has_failed=result is not None and result.status == "error", now=scene.now)
     if name == "execution_id":
         return identity
     if name == "job":
@@ -203,9 +204,10 @@ def _reserved(scene: Scene, name: str) -> object:
     return _ABSENT
 
 
-def event_view(step: str, result: StepResult | None, now: str) -> dict[str, object]:
-    name = FAILURE_NAME if result is not None and result.status == "error" else SUCCESS_NAME
-    return {"name": EventName(name), "step": step, "timestamp": now, "payload": None}
+def event_view(step: str, *, has_failed: bool, now: str) -> dict[str, object]:
+    """`event` as guards see it (dsl §3.7)."""
+    name = EventName(FAILURE_NAME if has_failed else SUCCESS_NAME)
+    return {"name": name, "step": step, "timestamp": now, "payload": None}
 
 
 def _put(value: object, path: tuple[str | int, ...], leaf: object) -> object:

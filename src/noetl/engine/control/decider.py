@@ -6,7 +6,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import ParamSpec, TypeVar
 
 from noetl.core.errors import (
     EnvelopeInvalid,
@@ -30,6 +33,8 @@ from noetl.ports.session import Fact
 BATCH_INPUTS_MAX = 128
 RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
 log = logging.getLogger("noetl.decider")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -126,8 +131,8 @@ class Decider:
         for waiting in taken:
             one = waiting.input
             try:
-                held, playbook = await self._load(batch, one)
-            except ExecutionUnknown as error:
+                held, playbook = await _patiently(self._load, batch, one)
+            except Terminal as error:  # an execution that cannot be read stops nobody else
                 _refuse(waiting, error)
                 continue
             mark = batch.mark()
@@ -137,7 +142,8 @@ class Decider:
             except NoetlError as error:
                 for delivery in batch.roll_back(mark):
                     self._sessions.unreserve(delivery.session_id)
-                if waiting.is_uncertain and isinstance(error, Terminal) and await self._is_recorded(one):
+                is_late = waiting.is_uncertain and isinstance(error, Terminal)
+                if is_late and await _patiently(self._is_recorded, one):
                     _succeed(waiting)
                 else:
                     _refuse(waiting, error)
@@ -248,6 +254,17 @@ class Decider:
     def state_of(self, execution_id: int) -> ExecutionState | None:
         held = self._states.cached(execution_id)
         return held.state if held else None
+
+
+async def _patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Read for as long as Postgres is away: a decider outlives its database."""
+    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        try:
+            return await read(*args, **kwargs)
+        except LedgerUnavailable as error:
+            log.warning("read failed", extra={"event": "ledger.unavailable", "reason": str(error)})
+            await asyncio.sleep(seconds)
+    raise AssertionError("unreachable")
 
 
 def _unheard(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

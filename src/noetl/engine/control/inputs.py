@@ -269,9 +269,11 @@ class RestoreInput:
         cause = cause_of(held, turn.now)
         for name, due_at in state.timers.items():
             turn.batch.timers.append((self.execution_id, name, held.shard_id, due_at))
-        queued = {row.command_id for row in turn.batch.queue if row.execution_id == self.execution_id}
+        # What this commit has queued or claimed is not delivered yet, and a row of the queue is changed only once.
+        rows = (*turn.batch.queue, *turn.batch.claims)
+        changed = {row.command_id for row in rows if row.execution_id == self.execution_id}
         for command in held.state.commands.values():
-            if command.status is CommandStatus.WAITING or command.command_id in queued:
+            if command.status is CommandStatus.WAITING or command.command_id in changed:
                 continue
             if turn.sessions.holds(self.execution_id, command.command_id, command.attempt):
                 continue

@@ -49,11 +49,19 @@ def recorded_error(failure: Failure) -> dict[str, object]:
         "code": failure.code,
         "status": failure.status,
         "retryable": failure.retryable or failure.kind in _RETRYABLE,
-        "message": failure.message[:ERROR_MESSAGE_CHARS_MAX],
+        "message": _bounded(failure.message),
     }
     if failure.exception_type:
         document["exception_type"] = failure.exception_type
     return document
+
+
+def _bounded(message: str) -> str:
+    """A message that fits into an event whatever its characters are."""
+    message = message.encode("utf-8", "replace").decode("utf-8")[:ERROR_MESSAGE_CHARS_MAX]
+    while len(canonical_bytes(message)) > 2 * ERROR_MESSAGE_CHARS_MAX:
+        message = message[: len(message) // 2]
+    return message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,24 +110,27 @@ def atom_document(atoms: tuple[Atom, ...], names: Mapping[str, object]) -> dict[
     document: dict[str, dict[str, object]] = {}
     total = 0
     for atom in atoms:
-        entry, size = _atom(atom, names, ATOMS_BYTES_MAX - total)
+        entry = _atom(atom, names)
+        total += len(canonical_bytes(entry)) + len(atom.key) + 4
+        if total > ATOMS_BYTES_MAX:
+            # An atom that is not reported is asked for when it is needed.
+            break
         document[atom.key] = entry
-        total += size
     return document
 
 
-def _atom(atom: Atom, names: Mapping[str, object], room: int) -> tuple[dict[str, object], int]:
+def _atom(atom: Atom, names: Mapping[str, object]) -> dict[str, object]:
     outcome = evaluate_atom(atom, names)
     if outcome[0] == "undefined":
-        return {"u": 1}, 8
+        return {"u": 1}
     if outcome[0] == "error":
-        return {"e": str(outcome[1])[:200]}, 64
+        return {"e": str(outcome[1])[:200]}
     value = plain(outcome[1])
     try:
         size = len(canonical_bytes(value))
     except EnvelopeInvalid:
-        return {"b": 1}, 8
-    if size <= min(ATOM_BYTES_MAX, room):
-        return {"v": value}, size
+        return {"b": 1}
+    if size <= ATOM_BYTES_MAX:
+        return {"v": value}
     place = data_path(atom, names)
-    return ({"a": list(place)}, 64) if place is not None else ({"b": 1}, 8)
+    return {"b": 1} if place is None else {"a": list(place)}

@@ -61,7 +61,7 @@ class Run:
     results: dict[str, object] = field(default_factory=dict)
     failures: dict[str, dict[str, object]] = field(default_factory=dict)
     scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
-    writes: list[dict[str, object]] = field(default_factory=list)
+    writes: list[dict[str, Any]] = field(default_factory=list)
     executed: int = 0
 
     def to_json(self) -> dict[str, object]:
@@ -79,6 +79,7 @@ class Ended:
     failure: Failure | None = None
     wait: Wait | None = None
     last: TaskOutcome | None = None
+    variables: dict[str, object] = field(default_factory=dict)
     tasks: list[dict[str, object]] = field(default_factory=list)
     stdout: str = ""
     warnings: list[str] = field(default_factory=list)
@@ -126,6 +127,7 @@ class Pipeline:
                 await self._one(self._step.tasks[self._run.index])
         except _Stop as stop:
             self._ended.failure, self._ended.wait = stop.failure, stop.wait
+        self._ended.variables = self._variables
         return self._ended
 
     def _restore_names(self) -> None:

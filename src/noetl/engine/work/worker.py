@@ -16,8 +16,9 @@ from noetl.core.errors import (
     NoetlError,
     TemplateFailed,
 )
-from noetl.core.expression import plain, render
-from noetl.core.limits import ATOM_BYTES_MAX, TEMPLATE_SECONDS_MAX
+from noetl.core.execution.values import event_view
+from noetl.core.expression import OutputView, plain, render
+from noetl.core.limits import ATOM_BYTES_MAX, CONTEXT_ENTRY_BYTES_MAX, TEMPLATE_SECONDS_MAX
 from noetl.core.playbook.compile import CompiledPlaybook, CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
 from noetl.engine.work.names import NameBuilder, pipeline_result
@@ -98,16 +99,35 @@ class Worker:
     async def _waiting(self, message: CommandMessage, ended: Ended) -> Fact:
         assert ended.wait is not None
         payload = await self._keep(message, ended.run.to_json(), MEDIA_JSON)
+        writes, moved = await self._writes(message, ended)
         return Fact(
             execution_id=message.execution_id,
             command_id=message.command_id,
             attempt=message.attempt,
             event_type=kinds.TASK_WAITING,
-            writes=ended.run.writes or None,
+            writes=writes or None,
             meta={"delay_seconds": ended.wait.delay_seconds, "task": ended.wait.task},
             payload_ref=payload.reference.to_json(),
-            payloads=[payload],
+            payloads=[payload, *moved],
         )
+
+    async def _writes(self, message: CommandMessage, ended: Ended) -> tuple[list[dict[str, object]], list[Payload]]:
+        """The pipeline's context writes.  A key whose value is large, or was held by reference, is written whole and
+        by reference."""
+        context: Any = message.body["ctx"]
+        whole = {
+            str(path[0])
+            for path, value in ((item["path"], item["v"]) for item in ended.run.writes)
+            if len(canonical_bytes(value)) > CONTEXT_ENTRY_BYTES_MAX
+            or (len(path) > 1 and "ref" in context.get(path[0], ()))
+        }
+        writes = [item for item in ended.run.writes if item["path"][0] not in whole]
+        payloads = []
+        for name in sorted(whole):
+            payload = await self._keep(message, ended.variables[name], MEDIA_JSON)
+            payloads.append(payload)
+            writes.append({"path": [name], "ref": payload.reference.to_json(), "at": []})
+        return writes, payloads
 
     async def _finished(self, message: CommandMessage, step: CompiledStep, ended: Ended, started: float) -> Fact:
         """Persist the result, evaluate the atoms against it, and say how the step ended."""
@@ -125,6 +145,8 @@ class Worker:
             payload = await self._keep(message, kept, media_type)
             payloads.append(payload)
             reference = payload.reference
+        writes, moved = await self._writes(message, ended)
+        payloads.extend(moved)
         context: dict[str, object] = {}
         if step.atoms:
             context["atoms"] = atom_document(step.atoms, _atom_names(step.name, value, ended))
@@ -152,7 +174,7 @@ class Worker:
             result=Result(
                 status="error" if failure is not None else "ok", reference=reference, context=context
             ).to_json(),
-            writes=run.writes or None,
+            writes=writes or None,
             meta=meta,
             payloads=payloads,
         )
@@ -162,10 +184,8 @@ class Worker:
     ) -> Fact:
         """Compute one expression of the router where the data is."""
         template = playbook.expressions[key].template
-        own = names["steps"]
-        assert isinstance(own, dict)
-        step = str(message.body["step"])
-        names.update(_completing_names(own.get(step)))
+        names.update(_completing_names(message, names, self._clock.now()))
+        strict = playbook.playbook.strict_templates
         payloads: list[Payload] = []
         result = Result(status="ok")
         try:
@@ -177,9 +197,10 @@ class Worker:
                     timeout_seconds=TEMPLATE_SECONDS_MAX,
                     tenant=message.tenant_id,
                     organization=message.organization_id,
+                    strict=strict,
                 )
             else:
-                value = plain(render(template, names, now=self._clock.now()))
+                value = render(template, names, now=self._clock.now(), strict=strict)
             if len(canonical_bytes(value)) <= ATOM_BYTES_MAX:
                 result = Result(status="ok", context={"value": value})
             else:
@@ -242,20 +263,17 @@ def _atom_names(step: str, value: object, ended: Ended) -> dict[str, object]:
     }
 
 
-def _completing_names(view: object) -> dict[str, object]:
-    """`output` and its companions for an expression that is evaluated after the fact."""
-    value = plain(view)
-    failed = isinstance(value, dict) and value.get("status") == "error" and "error" in value
-    error = value.get("error") if failed and isinstance(value, dict) else None
-    output = {
-        "status": "error" if failed else "ok",
-        "data": value,
-        "result": value,
-        "response": value,
-        "error": error,
-        **({} if not isinstance(value, dict) else {k: v for k, v in value.items() if k not in ("status", "error")}),
-    }
-    return {"output": output, "outcome": output, "result": view, "response": view, "error": error}
+def _completing_names(message: CommandMessage, names: dict[str, Any], now: str) -> dict[str, object]:
+    """`output` and its companions, for an expression about a step that has already ended."""
+    step = str(message.body["step"])
+    envelopes: Any = message.body["steps"]
+    envelope, view = envelopes.get(step), names["steps"].get(step)
+    if envelope is None:
+        return {}
+    error = envelope.get("error")
+    output = OutputView(status=envelope["status"], data=plain(view), ref=envelope["ref"], error=error)
+    event = event_view(step, has_failed=envelope["status"] == "error", now=now)
+    return {"output": output, "outcome": output, "result": view, "response": view, "error": error, "event": event}
 
 
 def _failed(message: CommandMessage, failure: Failure) -> Fact:

@@ -1,0 +1,176 @@
+"""One life of a process: the engine over the memory adapters, all that a crash takes away."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from noetl.adapters.memory.clock import VirtualClock, VirtualIds
+from noetl.adapters.memory.database import MemoryDatabase
+from noetl.adapters.memory.faults import Faults
+from noetl.adapters.memory.ledger import MemoryLedger
+from noetl.adapters.memory.payloads import Contents, MemoryPayloads
+from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
+from noetl.adapters.session.in_process import InProcessSession
+from noetl.core.codec import canonical_json, sha256_hex
+from noetl.core.errors import Failure, NoetlError
+from noetl.engine.control.commands import Dispatcher
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import States
+from noetl.engine.control.timers import Timers
+from noetl.engine.control.watch import Watchers
+from noetl.engine.executions import ExecutionService
+from noetl.engine.payloads import Payloads
+from noetl.engine.playbooks import Playbooks
+from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.worker import Worker
+from noetl.ports.session import Fact
+from noetl.ports.tool import ToolCall, ToolResult
+from tests.simulation.faults import Weather
+
+
+class SimulatedTool:
+    """Computes its result from its input and nothing else, so that a second run gives the same; fails while the
+    pipeline's attempt is not above `fails`.  Counts what it was asked to do."""
+
+    kind = "python"
+
+    def __init__(self, chance: random.Random, *, seconds_max: float) -> None:
+        self._chance = chance
+        self._seconds_max = seconds_max
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        await asyncio.sleep(self._chance.random() ** 2 * self._seconds_max)
+        values = {name: value for name, value in call.input.items() if name != "attempt"}
+        attempt, fails = call.input.get("attempt", 1), call.input.get("fails", 0)
+        assert isinstance(attempt, int)
+        assert isinstance(fails, int)
+        if attempt <= fails:
+            message = f"{call.step}/{call.label} does not work"
+            return ToolResult(failure=Failure(kind="connection", message=message, retryable=True))
+        digest = sha256_hex(canonical_json([call.step, call.label, values]).encode())
+        items = [int(digest[n : n + 4], 16) % 1000 for n in (0, 4, 8)]
+        result: dict[str, object] = {"value": int(digest[:6], 16) % 1000, "items": items}
+        if "big" in values:
+            result["blob"] = digest * (int(str(values["big"])) // 64)
+        return ToolResult(value=result)
+
+    async def render(self, source: object, names: object, **limits: Any) -> object:
+        raise AssertionError(f"no simulated playbook has a loop in a template: {source!r}, {names!r}, {limits!r}")
+
+
+class NoisySession(InProcessSession):
+    """Reports some facts late, some twice, and some again when nobody expects them."""
+
+    def __init__(self, *, session_id: int, slots: int, control: Decider, chance: random.Random, weather: Weather):
+        super().__init__(session_id=session_id, slots=slots, control=control)
+        self._chance = chance
+        self._weather = weather
+        self.echoes: asyncio.TaskGroup | None = None
+
+    async def report(self, fact: Fact) -> None:
+        await asyncio.sleep(self._chance.random() ** 3 * self._weather.seconds_max)
+        if self._chance.random() < self._weather.duplicate:
+            assert self.echoes is not None
+            self.echoes.create_task(self._echo(fact, self._chance.random() ** 2 * 10.0))
+        await super().report(fact)
+
+    async def _echo(self, fact: Fact, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        try:
+            await super().report(fact)
+        except NoetlError:
+            return
+
+
+class Life:
+    def __init__(
+        self,
+        *,
+        database: MemoryDatabase,
+        large: Contents,
+        clock: VirtualClock,
+        faults: Faults,
+        chance: random.Random,
+        weather: Weather,
+        shards: int,
+        slots: int,
+    ) -> None:
+        self._clock, self._chance, self._weather = clock, chance, weather
+        self._shards, self._slots = shards, slots
+        self.ledger = MemoryLedger(database, faults)
+        self.queue = MemoryQueue(database, faults)
+        self.executions = MemoryExecutions(database, faults)
+        self.tool = SimulatedTool(chance, seconds_max=weather.seconds_max)
+        self.payloads = Payloads(
+            small=MemoryPayloads(database.tables.payloads, faults), large=MemoryPayloads(large, faults)
+        )
+        self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind,)))
+        self.states = States(self.ledger)
+        self.sessions = Sessions()
+        # A new node number per life: ids must not repeat although the clock may stand still.
+        self._ids = VirtualIds(clock, node=chance.randrange(1024))
+        parts = ControlParts(
+            ledger=self.ledger,
+            states=self.states,
+            playbooks=self.playbooks,
+            sessions=self.sessions,
+            watchers=Watchers(),
+            ids=self._ids,
+            clock=clock,
+        )
+        self.decider = Decider(parts, producer="noetl://tenant/acme/org/sales/host/simulated")
+        self.service = ExecutionService(
+            parts,
+            decider=self.decider,
+            executions=self.executions,
+            payloads=self.payloads,
+            renderer=self.tool,
+            shard_count=shards,
+        )
+        self.dispatcher = Dispatcher(
+            decider=self.decider,
+            sessions=self.sessions,
+            queue=self.queue,
+            executions=self.executions,
+            ledger=self.ledger,
+        )
+        self.is_open = asyncio.Event()
+
+    async def run(self) -> None:
+        """As `wiring.Engine` does it."""
+        self.decider.own(await self.ledger.own_shards(shards=self._shards))
+        session = NoisySession(
+            session_id=self._ids.next_id(),
+            slots=self._slots,
+            control=self.decider,
+            chance=self._chance,
+            weather=self._weather,
+        )
+        self.sessions.connect(session)
+        worker = Worker(
+            WorkerParts(
+                session=session,
+                playbooks=self.playbooks,
+                payloads=self.payloads,
+                tools={self.tool.kind: self.tool},
+                renderer=self.tool,
+                clock=self._clock,
+            )
+        )
+        timers = Timers(decider=self.decider, queue=self.queue)
+        async with asyncio.TaskGroup() as group:
+            session.echoes = group
+            group.create_task(self.decider.run())
+            group.create_task(worker.run())
+            await self.dispatcher.restore()
+            group.create_task(self.dispatcher.run())
+            group.create_task(timers.run())
+            self.is_open.set()
