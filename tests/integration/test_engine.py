@@ -198,7 +198,9 @@ async def test_large_context_values_travel_by_reference_and_can_be_changed(addre
           - step: change
             tool:
               kind: noop
-              spec: {policy: {rules: [{else: {then: {do: continue, set: {ctx.big.extra: "{{ ctx.big.rows | length }}"}}}}]}}
+              spec:
+                policy:
+                  rules: [{else: {then: {do: continue, set: {ctx.big.extra: "{{ ctx.big.rows | length }}"}}}}]
             next: [end]
           - step: end
             tool: {kind: python, input: {big: "{{ ctx.big }}"}, code: 'result = [len(big["rows"]), big["extra"]]'}

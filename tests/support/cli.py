@@ -38,7 +38,9 @@ class Cli:
     extra: Mapping[str, str] = field(default_factory=dict)
 
     def environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("NOETL_")}
+        # A command line that compiles itself at every start is not what a user has.
+        dropped = ("NOETL_", "PYTHONDONTWRITEBYTECODE")
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(dropped)}
         return {**kept, "NOETL_HOME": str(self.home), **self.extra}
 
     def __call__(self, *words: str, timeout: float = COMMAND_SECONDS_MAX) -> Finished:

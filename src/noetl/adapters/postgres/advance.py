@@ -44,6 +44,12 @@ def _fence_of_one(advance: Advance) -> Values:
     }
 
 
+def _events_of_one(advance: Advance) -> Values:
+    values = _event_values(advance)
+    # The short form does not know how to give a NUL back.
+    return values if values.pop("nul", None) is None else {}
+
+
 def _one_stream(advance: Advance) -> Values:
     if not advance.events:
         return {}
@@ -233,7 +239,7 @@ def _fields(row: ExecutionRow | IdempotencyRow) -> dict[str, object]:
 
 Fill = Callable[[Advance], Values]
 _PARTS: tuple[tuple[str, Fill, Fill | None], ...] = (
-    ("events", _event_values, None),
+    ("events", _event_values, _events_of_one),
     ("streams", _stream_values, _one_stream),
     ("opened", _opened_values, None),
     ("payloads", _payload_values, _one_payload),

@@ -66,6 +66,28 @@ event_in AS MATERIALIZED (
     FROM event_in
 )
 
+-- part: events_one
+event_out AS (
+    INSERT INTO noetl.event (
+        execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
+        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer,
+        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
+        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum)
+    SELECT t.execution_id, t.position, t.shard_id, t.event_id, t.tenant_id, t.organization_id, t.stream_id,
+        t.stream_version, t.aggregate_type, t.aggregate_id, t.event_type, t.schema_name, t.schema_version,
+        t.event_time, clock_timestamp(), t.producer, t.causation_id, t.correlation_id, t.idempotency_key,
+        t.transition_key, t.command_id, t.stage_id, t.frame_id, t.parent_event_id, t.parent_execution_id,
+        t.payload_ref, t.result, t.writes, t.meta, t.checksum
+    FROM json_to_recordset(:events::json) AS t(
+        shard_id integer, position bigint, stream_version bigint, checksum bytea,
+        execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
+        aggregate_type text, aggregate_id text, event_type text, schema_name text, schema_version integer,
+        event_time timestamptz, producer text, causation_id bigint, correlation_id text, idempotency_key text,
+        transition_key text, command_id text, stage_id text, frame_id text, parent_event_id bigint,
+        parent_execution_id bigint, payload_ref json, result json, writes json, meta json)
+    WHERE EXISTS (SELECT 1 FROM moved)
+)
+
 -- part: streams
 stream_in AS MATERIALIZED (
     SELECT t.execution_id, t.version, t.closed
