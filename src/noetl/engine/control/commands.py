@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
 from noetl.core.errors import LedgerUnavailable, NoetlError
 from noetl.core.event import Event
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
 from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import undecided_events
 from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
 
 CLAIM_ROWS_MAX = 64
 IDLE_SECONDS = 0.25
 RESTORE_AT_ONCE = 64
+log = logging.getLogger("noetl.dispatcher")
 
 
 class Dispatcher:
@@ -39,37 +44,58 @@ class Dispatcher:
                 await asyncio.sleep(IDLE_SECONDS)
 
     async def _claim_round(self) -> int:
+        """Claim for the free slots; returns how many claims were answered, so that none is a reason to rest."""
         free = min(self._sessions.free_slots, CLAIM_ROWS_MAX)
         if free <= 0:
             return 0
-        rows = await self._queue.waiting(pool="default", limit=free)
-        if len(rows) < free:
-            self._decider.has_backlog.clear()
-        claims = [self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows]
-        outcomes = await asyncio.gather(*claims, return_exceptions=True)
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException) and not isinstance(outcome, NoetlError):
-                raise outcome
-        return len(rows)
+        # Cleared before the look: a command that is queued meanwhile sets it again.
+        has_backlog = self._decider.has_backlog
+        has_backlog.clear()
+        try:
+            rows = await self._queue.waiting(pool="default", limit=free)
+        except LedgerUnavailable:
+            has_backlog.set()
+            raise
+        if rows:
+            # There may be more, and a claim may find that its slot was given away: look again.
+            has_backlog.set()
+        outcomes = await _told(self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows)
+        return sum(outcome is None for outcome in outcomes)
 
     async def restore(self) -> list[int]:
         """After a start: every open execution gets back its queue rows and timers.  Returns their ids."""
         await self._queue.release_all(except_sessions=self._sessions.ids)
         undecided: dict[int, list[Event]] = {}
         for head in await self._ledger.heads():
-            if head.decided_position < head.next_position - 1:
-                for event in await self._ledger.read_shard(head.shard_id, after_position=head.decided_position):
-                    undecided.setdefault(event.execution_id, []).append(event)
-        open_ids = await self._executions.open_ids()
+            for event in await undecided_events(self._ledger, head):
+                undecided.setdefault(event.execution_id, []).append(event)
+        # Those with undecided events first: the commit of any other would move the mark behind which they are found.
+        open_ids = sorted(await self._executions.open_ids(), key=lambda e: (e not in undecided, e))
         for start in range(0, len(open_ids), RESTORE_AT_ONCE):
             part = open_ids[start : start + RESTORE_AT_ONCE]
-            await asyncio.gather(
-                *(
-                    self._decider.tell(
-                        RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
-                    )
-                    for execution_id in part
+            outcomes = await _told(
+                self._decider.tell(
+                    RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
                 )
+                for execution_id in part
             )
+            for execution_id, outcome in zip(part, outcomes, strict=True):
+                if outcome is not None:
+                    # It stays as it is for whoever repairs it; the others go on.
+                    log.error(
+                        "execution not restored",
+                        extra={"event": "restore.failed", "execution_id": execution_id, "reason": str(outcome)},
+                    )
         self._decider.has_backlog.set()
         return open_ids
+
+
+async def _told(inputs: Iterable[Coroutine[Any, Any, None]]) -> list[NoetlError | None]:
+    """What became of each input: None, or why it was refused."""
+    outcomes = await asyncio.gather(*inputs, return_exceptions=True)
+    refused: list[NoetlError | None] = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, NoetlError):
+            raise outcome
+        refused.append(outcome)
+    return refused

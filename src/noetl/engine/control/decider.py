@@ -26,7 +26,7 @@ from noetl.core.playbook.compile import CompiledPlaybook
 from noetl.engine.control.batch import Batch
 from noetl.engine.control.inputs import FactInput, Input, RestoreInput, StartInput, Turn
 from noetl.engine.control.parts import ControlParts
-from noetl.engine.control.states import Held
+from noetl.engine.control.states import Held, undecided_events
 from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact
 
@@ -216,12 +216,15 @@ class Decider:
             except LedgerUnavailable:
                 wait_seconds = RETRY_SECONDS[-1]
         loop = asyncio.get_running_loop()
-        restored = [
-            RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
+        restored = {
+            execution_id: RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
             for execution_id in sorted({*uncertain, *undecided})
-        ]
-        pending = {waiting.input for waiting in taken if isinstance(waiting.input, RestoreInput)}
-        return [_Waiting(one, _unheard(loop)) for one in restored if one not in pending]
+        }
+        for waiting in taken:
+            # One that already waits takes over what is undecided now: the rest may have been decided meanwhile.
+            if isinstance(waiting.input, RestoreInput):
+                waiting.input = restored.pop(waiting.input.execution_id, waiting.input)
+        return [_Waiting(one, _unheard(loop)) for one in restored.values()]
 
     async def _look_again(self) -> dict[int, list[Event]]:
         """Read the heads of the owned shards; returns what was appended there and not decided, by execution."""
@@ -233,10 +236,9 @@ class Decider:
             if known.epoch != head.epoch:
                 raise LeaseLost(f"shard {head.shard_id} belongs to another process (epoch {head.epoch})")
             self._heads[head.shard_id] = head
-            if head.decided_position < head.next_position - 1:
-                for event in await self._ledger.read_shard(head.shard_id, after_position=head.decided_position):
-                    undecided.setdefault(event.execution_id, []).append(event)
-                    self._states.drop(event.execution_id)
+            for event in await undecided_events(self._ledger, head):
+                undecided.setdefault(event.execution_id, []).append(event)
+                self._states.drop(event.execution_id)
         return undecided
 
     async def _is_recorded(self, one: Input) -> bool:

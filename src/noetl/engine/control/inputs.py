@@ -41,8 +41,9 @@ class Turn:
         decision = decide(held.state, event, self.playbook)
         cause = cause_of(held, event.event_time)
         state, last = decision.state, event
-        for draft in decision.drafts:
-            last = self.batch.add(cause, draft, stream_version=last.stream_version + 1, causation_id=event.event_id)
+        # Behind all that the state contains, which may be more than the event when others appended.
+        for version, draft in enumerate(decision.drafts, start=held.state.version + 1):
+            last = self.batch.add(cause, draft, stream_version=version, causation_id=event.event_id)
         if decision.drafts:
             state = state.changed({"last_event_id": last.event_id})
         position = max(held.position, last.position)
@@ -155,7 +156,7 @@ class FactInput:
 
     def apply(self, turn: Turn, held: Held | None) -> None:
         fact = self.fact
-        turn.sessions.finish(self.session_id, fact.execution_id, fact.command_id)
+        turn.sessions.finish(self.session_id, fact.execution_id, fact.command_id, fact.attempt)
         if held is None:
             raise ExecutionUnknown(f"there is no execution {fact.execution_id}")
         if held.state.is_terminal:

@@ -66,9 +66,11 @@ class Sessions:
             held.holds[message.execution_id, message.command_id] = message.attempt
             held.sink.deliver(message)
 
-    def finish(self, session_id: int, execution_id: int, command_id: str) -> None:
+    def finish(self, session_id: int, execution_id: int, command_id: str, attempt: int) -> None:
+        """A fact arrived.  A late word about an earlier attempt does not free the slot of the present one."""
         held = self._sessions.get(session_id)
-        if held is not None and held.holds.pop((execution_id, command_id), None) is not None:
+        if held is not None and held.holds.get((execution_id, command_id)) == attempt:
+            del held.holds[execution_id, command_id]
             held.free += 1
 
     def holds(self, execution_id: int, command_id: str, attempt: int) -> bool:

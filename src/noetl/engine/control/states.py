@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import NamedTuple
 
-from noetl.core.errors import ExecutionUnknown
+from noetl.core.errors import ExecutionUnknown, LedgerCorrupt
+from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
-from noetl.ports.ledger import Ledger
+from noetl.ports.ledger import Ledger, ShardHead
 
 CACHE_STATES_MAX = 2_000
 PAGE_EVENTS = 5_000
@@ -20,6 +21,19 @@ class Held(NamedTuple):
     state: ExecutionState
     shard_id: int
     position: int
+
+
+async def undecided_events(ledger: Ledger, head: ShardHead) -> list[Event]:
+    """What was appended to a shard behind its last decision."""
+    events: list[Event] = []
+    position = head.decided_position
+    while position < head.next_position - 1:
+        page = await ledger.read_shard(head.shard_id, after_position=position, limit=PAGE_EVENTS)
+        if not page:
+            raise LedgerCorrupt(f"shard {head.shard_id} has no event at position {position + 1}")
+        events.extend(page)
+        position = page[-1].position
+    return events
 
 
 class States:
