@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
@@ -17,7 +18,7 @@ from noetl.adapters.postgres.queue import PostgresExecutions, PostgresQueue
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
-from noetl.core.errors import LeaseLost
+from noetl.core.errors import LeaseLost, LedgerUnavailable, SettingsInvalid
 from noetl.core.locator import producer_locator
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
@@ -126,9 +127,12 @@ class Engine:
         if resume:
             for tool in self.tools.values():
                 await tool.start()
-            heads = await self._leases.own_shards(
-                runtime_id=self._node.runtime_id, instance=self._instance, shards=self._settings.shard_count
-            )
+            heads = await self._leases.own_shards(runtime_id=self._node.runtime_id, instance=self._instance)
+            if len(heads) < self._settings.shard_count:
+                raise SettingsInvalid(
+                    f"NOETL_SHARD_COUNT is {self._settings.shard_count}, the database has {len(heads)} shards: "
+                    "run `noetl migrate` with this setting first"
+                )
             self.decider.own(heads)
             self.session = InProcessSession(
                 session_id=self._ids.next_id(), slots=self._settings.worker_slots, control=self.decider
@@ -165,14 +169,22 @@ class Engine:
         while True:
             await asyncio.sleep(NODE_LEASE_SECONDS / 4)
             assert self._node is not None
-            if not await self._leases.renew_node(self._node.runtime_id, last_id=self._ids.last_id):
+            try:
+                is_held = await self._leases.renew_node(self._node.runtime_id, last_id=self._ids.last_id)
+            except LedgerUnavailable:
+                continue  # only the database can say that it is lost, and only when it is back
+            if not is_held:
                 raise LeaseLost("this process lost its node number")
 
     async def close(self) -> None:
-        if self._node is not None:
-            await self._leases.release_node(self._node.runtime_id, last_id=self._ids.last_id)
-        if getattr(self, "_resumes", False):
-            for tool in self.tools.values():
-                await tool.close()
-        await self._writer.close()
-        await self._reader.close()
+        """Let go of everything, also when Postgres is away: then the lease ends by itself."""
+        try:
+            if self._node is not None:
+                with contextlib.suppress(LedgerUnavailable):
+                    await self._leases.release_node(self._node.runtime_id, last_id=self._ids.last_id)
+        finally:
+            if getattr(self, "_resumes", False):
+                for tool in self.tools.values():
+                    await tool.close()
+            await self._writer.close()
+            await self._reader.close()

@@ -17,7 +17,7 @@ from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.statements import Statement, query
 from noetl.core.errors import EnvelopeInvalid
 from noetl.core.ids import first_id_at, quarter_of, quarters_from
-from noetl.ports.ledger import ExecutionRow, IdempotencyRow, Offer, QueuedCommand
+from noetl.ports.ledger import Advance, ExecutionRow, IdempotencyRow, Offer, QueuedCommand, ShardHead
 from tests.support.aio import asynchronous
 from tests.support.backends import postgres_backend
 from tests.support.databases import connected, fresh_database
@@ -71,7 +71,7 @@ def literal(value: object) -> str:
     if isinstance(value, int | float):
         return str(value)
     if isinstance(value, bytes):
-        return f"'\\x{value.hex()}'"
+        return f"'\\x{value.hex()}'::bytea"
     if isinstance(value, list):
         return f"ARRAY[{', '.join(map(literal, value))}]"
     return "'" + str(value).replace("'", "''") + "'"
@@ -161,27 +161,28 @@ async def test_an_append_looks_only_into_the_partition_of_its_executions(address
     assert {node["Relation Name"] for node in scans} == {current_partition()}
 
 
+@pytest.mark.parametrize("shards", [[3], [3, 5]], ids=["one-shard", "two-shards"])
 @asynchronous
-async def test_an_advance_with_all_its_parts_reads_no_table_from_end_to_end(address: str) -> None:
+async def test_an_advance_with_all_its_parts_reads_no_table_from_end_to_end(address: str, shards: list[int]) -> None:
     known = (await some_executions(address, 1))[0]
     async with postgres_backend(address) as b:
         await b.own()
-        head = (await b.heads())[3]
+        heads = [head for shard_id, head in (await b.heads()).items() if shard_id in shards]
         new = b.make.execution_id()
-        asked = await recorded("advance", full_decision(b.make, head, known, new))
+        asked = await recorded("advance", full_decision(b.make, heads, known, new))
     plan = await explained(address, asked.statement, asked.values, WRITER)
     assert event_scans(plan) == [], "a decision reads nothing of the ledger: its fence says that it has seen all"
     assert sequential(plan) == []
 
 
-def full_decision(make: EventMaker, head: Any, known: int, new: int) -> Any:
+def full_decision(make: EventMaker, heads: list[ShardHead], known: int, new: int) -> Advance:
     def command(execution: int, command_id: str) -> QueuedCommand:
         return QueuedCommand(
             execution_id=execution, command_id=command_id, shard_id=3, tool_kind="noop", body="{}", **OWNER
         )
 
     return decision(
-        [head],
+        heads,
         make.initialized(new)._replace(shard_id=3, stream_version=1),
         make.completed(known)._replace(shard_id=3, stream_version=EVENTS_EACH + 2),
         payloads=[make.payload(b"x")],

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import random
-from collections.abc import Mapping
 from typing import Any
 
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
@@ -29,14 +27,14 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
-from noetl.ports.session import Fact
+from noetl.ports.session import ControlPlane, Fact
 from noetl.ports.tool import ToolCall, ToolResult
 from tests.simulation.faults import Weather
 
 
 class SimulatedTool:
     """Computes its result from its input and nothing else, so that a second run gives the same; fails while the
-    pipeline's attempt is not above `fails`.  Counts what it was asked to do."""
+    pipeline's attempt is not above `fails`."""
 
     kind = "python"
 
@@ -49,7 +47,9 @@ class SimulatedTool:
     async def close(self) -> None: ...
 
     async def run(self, call: ToolCall) -> ToolResult:
-        await asyncio.sleep(self._chance.random() ** 2 * self._seconds_max)
+        seconds = call.input.get("seconds", self._chance.random() ** 2 * self._seconds_max)
+        assert isinstance(seconds, int | float)
+        await asyncio.sleep(seconds)
         values = {name: value for name, value in call.input.items() if name != "attempt"}
         attempt, fails = call.input.get("attempt", 1), call.input.get("fails", 0)
         assert isinstance(attempt, int)
@@ -71,13 +71,17 @@ class SimulatedTool:
 class NoisySession(InProcessSession):
     """Reports some facts late, some twice, and some again when nobody expects them."""
 
-    def __init__(self, *, session_id: int, slots: int, control: Decider, chance: random.Random, weather: Weather):
+    def __init__(
+        self, *, session_id: int, slots: int, control: ControlPlane, chance: random.Random, weather: Weather
+    ) -> None:
         super().__init__(session_id=session_id, slots=slots, control=control)
         self._chance = chance
         self._weather = weather
         self.echoes: asyncio.TaskGroup | None = None
+        self.reported: list[Fact] = []
 
     async def report(self, fact: Fact) -> None:
+        self.reported.append(fact)
         await asyncio.sleep(self._chance.random() ** 3 * self._weather.seconds_max)
         if self._chance.random() < self._weather.duplicate:
             assert self.echoes is not None
@@ -92,15 +96,6 @@ class NoisySession(InProcessSession):
             return
 
 
-class CopiedPayloads(Payloads):
-    """Gives a copy to every reader.  The worker still changes a resume point that it shares with the cache; see
-    `test_a_resume_point_is_not_changed_by_the_run_that_reads_it`, and use `Payloads` when that test passes."""
-
-    async def read_json(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> Any:
-        value = await super().read_json(document, tenant_id=tenant_id, organization_id=organization_id)
-        return copy.deepcopy(value)
-
-
 class Life:
     def __init__(
         self,
@@ -111,16 +106,15 @@ class Life:
         faults: Faults,
         chance: random.Random,
         weather: Weather,
-        shards: int,
         slots: int,
     ) -> None:
         self._clock, self._chance, self._weather = clock, chance, weather
-        self._shards, self._slots = shards, slots
+        self._slots = slots
         self.ledger = MemoryLedger(database, faults)
         self.queue = MemoryQueue(database, faults)
         self.executions = MemoryExecutions(database, faults)
         self.tool = SimulatedTool(chance, seconds_max=weather.seconds_max)
-        self.payloads = CopiedPayloads(
+        self.payloads = Payloads(
             small=MemoryPayloads(database.tables.payloads, faults), large=MemoryPayloads(large, faults)
         )
         self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind,)))
@@ -144,7 +138,7 @@ class Life:
             executions=self.executions,
             payloads=self.payloads,
             renderer=self.tool,
-            shard_count=shards,
+            shard_count=len(database.tables.heads),
         )
         self.dispatcher = Dispatcher(
             decider=self.decider,
@@ -154,11 +148,12 @@ class Life:
             ledger=self.ledger,
         )
         self.is_open = asyncio.Event()
+        self.session: NoisySession | None = None
 
     async def run(self) -> None:
         """As `wiring.Engine` does it."""
-        self.decider.own(await self.ledger.own_shards(shards=self._shards))
-        session = NoisySession(
+        self.decider.own(await self.ledger.own_shards())
+        self.session = session = NoisySession(
             session_id=self._ids.next_id(),
             slots=self._slots,
             control=self.decider,

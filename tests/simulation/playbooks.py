@@ -3,10 +3,9 @@ branches write different names, and at most one step of a playbook fails without
 
 from __future__ import annotations
 
+import json
 import random
 from typing import Any
-
-import yaml
 
 _ERROR = "{{ output.status == 'error' }}"
 
@@ -21,6 +20,7 @@ class PlaybookMaker:
         self._may_fail = chance.random() < 0.15
 
     def text(self) -> str:
+        """The document, as JSON: every JSON document is YAML."""
         last = self._chance.choice(("end", "finish"))
         entry = self._sequence(last, depth=2)
         seen = [step["step"] for step in self._steps]
@@ -34,7 +34,7 @@ class PlaybookMaker:
             "workload": {"seed": self._chance.randrange(1000), "text": "nul \0 and 🎈"},
             "workflow": list(reversed(self._steps)),
         }
-        return yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
+        return json.dumps(document, ensure_ascii=False)
 
     # --- pieces ------------------------------------------------------------------------------------------
 

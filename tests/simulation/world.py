@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from unittest import mock
 
 from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.payloads import Contents
-from noetl.core.codec import canonical_json
 from noetl.core.errors import LedgerUnavailable
 from noetl.core.execution.state import ExecutionState
+from noetl.core.playbook.compile import compile_playbook
+from noetl.engine import playbooks
 from noetl.engine.control import decider
 from noetl.engine.executions import StartRequest
 from tests.simulation.checks import Checker, check_cache, check_end, digest_of, events_of, folded, require
@@ -53,9 +55,14 @@ def setting_of(seed: int) -> Setting:
     )
 
 
+@functools.lru_cache(maxsize=4)
 def playbooks_of(seed: int) -> list[str]:
     chance = random.Random(f"playbooks {seed}")
-    return [PlaybookMaker(chance).text() for _ in range(chance.randint(1, 3))]
+    return [PlaybookMaker(chance).text() for _ in range(chance.choice((1, 1, 2, 3)))]
+
+
+# Compiling is pure, and every life of every run would do it again.
+compiled = functools.lru_cache(maxsize=64)(compile_playbook)
 
 
 @dataclass(slots=True)
@@ -70,11 +77,11 @@ class Outcome:
 
 
 class World:
-    def __init__(self, seed: int, setting: Setting) -> None:
+    def __init__(self, seed: int, setting: Setting, database: type[MemoryDatabase] = MemoryDatabase) -> None:
         self.setting = setting
         self.clock = VirtualClock()
         self.chance = random.Random(f"run {seed}")
-        self.database = MemoryDatabase(clock=self.clock, shard_count=setting.shards)
+        self.database = database(clock=self.clock, shard_count=setting.shards)
         self.database.observers.append(Checker().observe)
         self.faults = SeededFaults(self.chance, setting.weather, crash=self._crash)
         self.playbooks = playbooks_of(seed)
@@ -116,11 +123,12 @@ class World:
                 faults=self.faults,
                 chance=self.chance,
                 weather=self.setting.weather,
-                shards=self.setting.shards,
                 slots=self.setting.slots,
             )
             process = asyncio.ensure_future(life.run())
             await self._until_death(process)
+            if self._is_over() and not process.done():
+                await self._settle(life)
             process.cancel()
             await asyncio.wait([process])
             _raise_defect(process, is_starting=not life.is_open.is_set())
@@ -131,7 +139,14 @@ class World:
 
     async def _until_death(self, process: asyncio.Future[None]) -> None:
         while not (self._crashed.is_set() or process.done() or self._is_over()):
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.25)
+
+    async def _settle(self, life: Life) -> None:
+        """When everything has ended well, every slot is free again."""
+        self.faults.is_active = False
+        await asyncio.sleep(60)
+        if not self._crashed.is_set():
+            require(life.sessions.free_slots == self.setting.slots, f"{life.sessions.free_slots} slots are free")
 
     def _is_over(self) -> bool:
         if len(self.started) < len(self.playbooks):
@@ -152,11 +167,11 @@ class World:
         while number not in self.started:
             life = self._life
             if life is None or not life.is_open.is_set() or self._crashed.is_set():
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
                 continue
             asked = asyncio.ensure_future(life.service.start(request))
             while not asked.done() and self._life is life and not self._crashed.is_set():
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.25)
             if not asked.done():
                 asked.cancel()
                 await asyncio.wait([asked])
@@ -201,13 +216,15 @@ def _leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
-def simulate(seed: int, setting: Setting | None = None) -> Outcome:
+def simulate(seed: int, setting: Setting | None = None, database: type[MemoryDatabase] = MemoryDatabase) -> Outcome:
+    """One run.  Without a setting, that of the seed."""
     chosen = setting or setting_of(seed)
-    world = World(seed, chosen)
-    loop_chance = random.Random(f"loop {seed}")
-    with mock.patch.object(decider, "BATCH_INPUTS_MAX", chosen.batch_inputs_max):
-        return run_simulated(world.run(), world.clock, loop_chance)
+    world = World(seed, chosen, database)
+    batches = mock.patch.object(decider, "BATCH_INPUTS_MAX", chosen.batch_inputs_max)
+    with batches, mock.patch.object(playbooks, "compile_playbook", compiled):
+        return run_simulated(world.run(), world.clock, random.Random(f"loop {seed}"))
 
 
-def comparable(outcome: Outcome) -> str:
-    return canonical_json(outcome.results)
+def simulate_fair(seed: int) -> Outcome:
+    """The same playbooks on a day when nothing goes wrong."""
+    return simulate(seed, replace(setting_of(seed), batch_inputs_max=128, weather=FAIR))

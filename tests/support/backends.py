@@ -66,7 +66,7 @@ async def memory_backend(faults: Faults | None = None) -> AsyncIterator[Backend]
         executions=MemoryExecutions(database, faults),
         payloads=MemoryPayloads(database.tables.payloads, faults),
         make=EventMaker(ids=VirtualIds(clock), clock=clock),
-        own=lambda: ledger.own_shards(shards=SHARDS),
+        own=ledger.own_shards,
         tamper=tamper,
         wait=wait,
     )
@@ -89,7 +89,7 @@ async def postgres_backend(address: str) -> AsyncIterator[Backend]:
             executions=PostgresExecutions(reader),
             payloads=PostgresPayloads(reader),
             make=EventMaker(ids=_IDS, clock=SystemClock()),
-            own=lambda: leases.own_shards(runtime_id=1, instance="test", shards=SHARDS),
+            own=lambda: leases.own_shards(runtime_id=1, instance="test"),
             tamper=tamper,
             wait=asyncio.sleep,
         )

@@ -6,7 +6,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from noetl import __version__
 from noetl.cli import bench, run, serve, show
@@ -21,12 +20,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     try:
         settings = read_settings()
-        logging.basicConfig(
-            level=settings.log_level,
-            format="%(asctime)s %(levelname)s %(name)s %(message)s %(event)s",
-            force=True,
-        )
-        logging.setLogRecordFactory(_record)
+        _log_to_stderr(settings.log_level)
         command: Command = arguments.command
         return command(arguments, settings)
     except NoetlError as error:
@@ -38,14 +32,18 @@ def main(words: Sequence[str] | None = None) -> int:
         return 2
 
 
-_standard_record = logging.getLogRecordFactory()
+def _log_to_stderr(level: str) -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s %(event)s"))
+    handler.addFilter(_named)
+    logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def _record(*arguments: Any, **options: Any) -> logging.LogRecord:
-    """Every record has an `event`, so that one format serves ours and the libraries'."""
-    record = _standard_record(*arguments, **options)
-    record.event = ""
-    return record
+def _named(record: logging.LogRecord) -> bool:
+    """Every record has an `event`, so that one format serves ours and the libraries'.  Only where ours gave none:
+    `logging` refuses to overwrite what a record already has, and that would be raised in the middle of our work."""
+    record.event = f"{record.__dict__.get('event', '')} {record.__dict__.get('reason', '')}".strip()
+    return True
 
 
 def _parser() -> argparse.ArgumentParser:

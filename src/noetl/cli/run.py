@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import secrets
+import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,8 @@ from noetl.settings import Settings
 
 LOST_HOST_TRIES_MAX = 20
 EVENTS_WAIT_SECONDS = 10.0
+BUSY_SECONDS = 1.0
+HTTP_UNAVAILABLE = 503
 A = TypeVar("A")
 
 
@@ -87,7 +90,11 @@ class _Stay:
                 return ask(self._attachment)
             except HostUnavailable:
                 self.leave()
-        raise HostUnavailable("the host was lost again and again: see the host's log in NOETL_HOME")
+            except Refused as refused:
+                if refused.status != HTTP_UNAVAILABLE:
+                    raise
+                time.sleep(BUSY_SECONDS)  # the host lives and waits for its database
+        raise HostUnavailable("the host was lost, or without its database, again and again: see its log in NOETL_HOME")
 
     def _wait_for_visitors(self) -> None:
         """A host does not leave while others wait for their runs."""
@@ -157,9 +164,13 @@ def read_payload(payload: str | None, pairs: list[str]) -> dict[str, Any] | None
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_no_constant)
     except ValueError:
         return text
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _put(target: dict[str, Any], path: list[str], value: Any) -> None:

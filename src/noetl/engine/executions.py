@@ -209,7 +209,8 @@ class ExecutionService:
 
     async def state(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionState:
         """The state as of the last committed event; other tenants' executions do not exist."""
-        held = await self._states.load(execution_id)
+        # Looked at, never kept: while this reads, the decider may commit, and its cache must not go back.
+        held = self._states.cached(execution_id) or await self._states.fold(execution_id)
         if (held.state.tenant_id, held.state.organization_id) != (tenant_id, organization_id):
             raise ExecutionUnknown(f"there is no execution {execution_id}")
         return held.state

@@ -29,13 +29,12 @@ class MemoryDatabase:
         # Called after every commit with the new rows: a checker sees each of them and not only the end.
         self.observers: list[Observer] = []
 
-    def own_shards(self, shards: int) -> list[ShardHead]:
-        """Take shards: the epoch rises, and whatever an earlier owner still tries fails on the fence."""
+    def own_shards(self) -> list[ShardHead]:
+        """Take every shard: the epoch rises, and whatever an earlier owner still tries fails on the fence."""
         heads = self.tables.heads
-        owned = [shard_id for shard_id in sorted(heads) if shard_id < shards]
-        for shard_id in owned:
-            heads[shard_id] = replace(heads[shard_id], epoch=heads[shard_id].epoch + 1)
-        return [heads[shard_id] for shard_id in owned]
+        for shard_id, head in heads.items():
+            heads[shard_id] = replace(head, epoch=head.epoch + 1)
+        return [heads[shard_id] for shard_id in sorted(heads)]
 
     # --- append ------------------------------------------------------------------------------------------
 

@@ -46,6 +46,6 @@ class MemoryLedger:
     async def incarnation(self) -> str:
         return await self._faults.around("incarnation", lambda: self._database.tables.incarnation)
 
-    async def own_shards(self, *, shards: int) -> list[ShardHead]:
+    async def own_shards(self) -> list[ShardHead]:
         """What a process does when it starts: raise the epoch of every shard and take them."""
-        return await self._faults.around("own_shards", lambda: self._database.own_shards(shards))
+        return await self._faults.around("own_shards", self._database.own_shards)

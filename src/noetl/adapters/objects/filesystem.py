@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 from pathlib import Path
 from urllib.parse import quote
 
@@ -37,13 +38,15 @@ class FilePayloads:
             os.utime(path)
             return
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
+        # A name of its own for each writer: two may store the same content at the same moment.
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         with temporary.open("wb") as file:
             file.write(payload.content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        for folder in (path.parent, path.parent.parent):
+        # Up to the root, for each of these folders may be new.
+        for folder in (path.parent, *path.parents[1:4]):
             descriptor = os.open(folder, os.O_RDONLY)
             try:
                 os.fsync(descriptor)

@@ -155,6 +155,11 @@ class EmbeddedPostgres:
             return None
         return _address(found, adopted=True)
 
+    @staticmethod
+    def has_ended(address: ServerAddress) -> bool:
+        """Whether the server behind an address is gone.  Cheap: it asks the kernel, not the server."""
+        return _ended(address.pid)
+
     @property
     def _lock(self) -> Path:
         return self._home / "postgres.lock"

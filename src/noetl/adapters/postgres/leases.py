@@ -43,8 +43,7 @@ class PostgresLeases:
     async def release_node(self, runtime_id: int, *, last_id: int) -> None:
         await self._reader.fetch(query("reads.sql", "release_node"), runtime_id=runtime_id, last_id=last_id)
 
-    async def own_shards(self, *, runtime_id: int, instance: str, shards: int) -> list[ShardHead]:
-        rows = await self._reader.fetch(
-            query("reads.sql", "own_shards"), runtime_id=runtime_id, instance=instance, shards=shards
-        )
+    async def own_shards(self, *, runtime_id: int, instance: str) -> list[ShardHead]:
+        """Take every shard of the database."""
+        rows = await self._reader.fetch(query("reads.sql", "own_shards"), runtime_id=runtime_id, instance=instance)
         return [ShardHead(r["shard_id"], r["next_position"], r["decided_position"], r["epoch"]) for r in rows]

@@ -31,6 +31,7 @@ _COMMON_SETTINGS = {
     "search_path": "pg_catalog",
 }
 CONNECT_SECONDS_MAX = 10.0
+CLOSE_SECONDS_MAX = 2.0
 
 
 @asynccontextmanager
@@ -55,6 +56,7 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.TransactionRollbackError,
         asyncpg.LockNotAvailableError,
         asyncpg.InsufficientResourcesError,
+        asyncpg.InvalidCatalogNameError,
     ) as error:
         raise LedgerUnavailable(f"Postgres gave no answer: {error}") from error
 
@@ -90,7 +92,10 @@ class Writer:
 
     async def close(self) -> None:
         if self._connection is not None and not self._connection.is_closed():
-            await self._connection.close(timeout=2)
+            try:
+                await self._connection.close(timeout=CLOSE_SECONDS_MAX)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                self._connection.terminate()
 
 
 class Reader:
@@ -117,4 +122,7 @@ class Reader:
 
     async def close(self) -> None:
         if self._pool is not None:
-            await asyncio.wait_for(self._pool.close(), timeout=2)
+            try:
+                await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS_MAX)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                self._pool.terminate()

@@ -16,7 +16,9 @@ class InProcessSession:
         self._control = control
         # Both bounded by the slots: a command is only announced for a reserved one.
         self._commands: asyncio.Queue[CommandMessage] = asyncio.Queue()
-        self._gates: dict[tuple[int, str, int], asyncio.Future[bool]] = {}
+        # One gate per announcement, not per claim: a commit that is tried again announces the same claim again, and
+        # whoever prepares the withdrawn one must not see, or take away, the gate of the next.
+        self._gates: dict[int, asyncio.Future[bool]] = {}
 
     @property
     def session_id(self) -> int:
@@ -27,29 +29,28 @@ class InProcessSession:
         return self._slots
 
     def announce(self, message: CommandMessage) -> None:
-        self._gates[_key(message)] = asyncio.get_running_loop().create_future()
+        self._gates[id(message)] = asyncio.get_running_loop().create_future()
         self._commands.put_nowait(message)
 
     def deliver(self, message: CommandMessage) -> None:
-        if _key(message) not in self._gates:
+        if id(message) not in self._gates:
             self.announce(message)
-        self._gates[_key(message)].set_result(True)
+        self._gates[id(message)].set_result(True)
 
     def withdraw(self, message: CommandMessage) -> None:
-        self._gates[_key(message)].set_result(False)
+        self._gates[id(message)].set_result(False)
 
     async def next_command(self) -> CommandMessage:
         return await self._commands.get()
 
     async def confirmed(self, message: CommandMessage) -> None:
-        if not await self._gates[_key(message)]:
-            self._gates.pop(_key(message), None)
+        gate = self._gates.get(id(message))
+        if gate is None:  # confirmed before; a withdrawn one is never asked about again
+            return
+        is_claimed = await gate
+        self._gates.pop(id(message), None)
+        if not is_claimed:
             raise ClaimWithdrawn(message.command_id)
 
     async def report(self, fact: Fact) -> None:
-        self._gates.pop((fact.execution_id, fact.command_id, fact.attempt), None)
         await self._control.report(self._session_id, fact)
-
-
-def _key(message: CommandMessage) -> tuple[int, str, int]:
-    return message.execution_id, message.command_id, message.attempt

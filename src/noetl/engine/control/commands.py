@@ -7,7 +7,7 @@ import logging
 from collections.abc import Coroutine, Iterable
 from typing import Any
 
-from noetl.core.errors import LedgerUnavailable, NoetlError
+from noetl.core.errors import LedgerUnavailable, NoetlError, Terminal
 from noetl.core.event import Event
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
@@ -31,6 +31,8 @@ class Dispatcher:
         self._queue = queue
         self._executions = executions
         self._ledger = ledger
+        # Rows of executions that cannot be read: they stay, and must not stand before the others.
+        self._refused: set[tuple[int, str]] = set()
 
     async def run(self) -> None:
         """Claim waiting commands while slots are free.  Woken by the decider; idle it does nothing."""
@@ -52,14 +54,20 @@ class Dispatcher:
         has_backlog = self._decider.has_backlog
         has_backlog.clear()
         try:
-            rows = await self._queue.waiting(pool="default", limit=free)
+            found = await self._queue.waiting(pool="default", limit=free + len(self._refused))
         except LedgerUnavailable:
             has_backlog.set()
             raise
+        rows = [row for row in found if (row.execution_id, row.command_id) not in self._refused][:free]
         if rows:
             # There may be more, and a claim may find that its slot was given away: look again.
             has_backlog.set()
         outcomes = await _told(self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows)
+        self._refused.update(
+            (row.execution_id, row.command_id)
+            for row, outcome in zip(rows, outcomes, strict=True)
+            if isinstance(outcome, Terminal)
+        )
         return sum(outcome is None for outcome in outcomes)
 
     async def restore(self) -> list[int]:

@@ -253,6 +253,10 @@ class ClaimInput:
         turn.follow(held, event)
 
 
+# After these nobody holds the command.
+_LETS_GO = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreInput:
     """An open execution after a start: what the ledger says is open must be in the queue and among the timers."""
@@ -264,6 +268,8 @@ class RestoreInput:
         if held is None or held.state.is_terminal:
             return
         for event in self.undecided:
+            if event.event_type in _LETS_GO and event.command_id is not None:
+                turn.batch.dequeue.append((self.execution_id, event.command_id))
             turn.follow(turn.batch.states.get(self.execution_id, held), event)
         held = turn.batch.states.get(self.execution_id, held)
         state, position = held.state, held.position

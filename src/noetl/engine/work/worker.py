@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from copy import deepcopy
 from typing import Any
 
 from noetl.core import event as kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import (
     EnvelopeInvalid,
-    ExecutionClosed,
     Failure,
-    LeaseLost,
     NoetlError,
     TemplateFailed,
 )
@@ -55,9 +54,14 @@ class Worker:
         except ClaimWithdrawn:
             return
         try:
+            await self._report(message, fact)
+        except NoetlError as error:
+            # Late, or about an execution that cannot be read: it concerns this command and nobody else.
+            log.warning("fact refused", extra={"event": "fact.refused", "reason": f"{error.code}: {error}"})
+
+    async def _report(self, message: CommandMessage, fact: Fact) -> None:
+        try:
             await self._session.report(fact)
-        except (LeaseLost, ExecutionClosed) as error:
-            log.warning("late fact refused", extra={"event": "fact.refused", "reason": str(error)})
         except EnvelopeInvalid as error:
             failure = Failure(kind="config", code=error.code, message=str(error))
             await self._session.report(_failed(message, failure))
@@ -89,7 +93,8 @@ class Worker:
             saved = await self._payloads.read_json(
                 resume, tenant_id=message.tenant_id, organization_id=message.organization_id
             )
-            run = Run(**saved)
+            # A copy: the run changes its memory, and the payload cache keeps what it read.
+            run = Run(**deepcopy(saved))
         pipeline = Pipeline(self._parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
         if ended.wait is not None:

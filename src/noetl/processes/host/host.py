@@ -20,11 +20,12 @@ from noetl.core.errors import HostUnavailable, NoetlError
 from noetl.processes.host.app import HostApi
 from noetl.processes.host.places import Places
 from noetl.settings import Settings
-from noetl.wiring import Engine, control_dsn, embedded_postgres, prepare_database
+from noetl.wiring import EmbeddedPostgres, Engine, ServerAddress, control_dsn, embedded_postgres, prepare_database
 
 log = logging.getLogger("noetl.host")
 STOP_SECONDS_MAX = 15.0
 VISITOR_SECONDS = 0.5
+POSTGRES_LOOK_SECONDS = 0.5
 CLIENT_HEADER = b"noetl-client"
 
 
@@ -93,19 +94,32 @@ class Host:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         settings = self._settings
-        postgres = None
-        if settings.postgres_dsn is None:
-            postgres = embedded_postgres(settings)
-            address = await asyncio.to_thread(postgres.start)
-            database = control_dsn(address)
-        else:
-            database = settings.postgres_dsn
+        if settings.postgres_dsn is not None:
+            await prepare_database(settings, settings.postgres_dsn, is_embedded=False)
+            await self._run_engine(settings.postgres_dsn)
+            return
+        postgres = embedded_postgres(settings)
+        address = await asyncio.to_thread(postgres.start)
         try:
-            await prepare_database(settings, database, is_embedded=postgres is not None)
-            await self._run_engine(database)
+            await prepare_database(settings, control_dsn(address), is_embedded=True)
+            async with asyncio.TaskGroup() as group:
+                keeping = group.create_task(self._keep_alive(postgres, address))
+                await self._run_engine(control_dsn(address))
+                keeping.cancel()
         finally:
-            if postgres is not None:
-                await asyncio.to_thread(postgres.stop)
+            await asyncio.to_thread(postgres.stop)
+
+    async def _keep_alive(self, postgres: EmbeddedPostgres, address: ServerAddress) -> None:
+        """Start the private Postgres again when it died.  Meanwhile the engine waits; it has lost nothing."""
+        while True:
+            await asyncio.sleep(POSTGRES_LOOK_SECONDS)
+            if not postgres.has_ended(address):
+                continue
+            log.error("Postgres ended, starting it again", extra={"event": "postgres.ended"})
+            started = await asyncio.to_thread(postgres.start)
+            if control_dsn(started) != control_dsn(address):
+                raise HostUnavailable("Postgres came back at another address: start the host again")
+            address = started
 
     async def _run_engine(self, database: str) -> None:
         assert self._stop is not None
@@ -120,6 +134,8 @@ class Host:
                 serving = group.create_task(server.serve(sockets=[self._listen()]))
                 ready = group.create_task(self._announce(server, engine))
                 await self._stop.wait()
+                # Requests that wait are cut off now; their clients ask the next host.
+                logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
                 server.should_exit = server.force_exit = True
                 ready.cancel()
                 running.cancel()

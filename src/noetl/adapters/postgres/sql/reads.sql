@@ -89,10 +89,10 @@ WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
 
 -- name: own_shards
 -- Taking a shard raises its epoch: whatever an earlier owner still tries to write fails on the fence.
+-- All that exist: an execution stays in its shard when the count for new ones becomes smaller.
 UPDATE noetl.execution_shard
 SET epoch = epoch + 1, owner_runtime_id = :runtime_id::bigint, owner_instance = :instance::text,
     updated_at = clock_timestamp()
-WHERE shard_id < :shards::integer
 RETURNING shard_id, next_position, decided_position, epoch
 
 -- name: lease_node

@@ -1,0 +1,87 @@
+"""The whole engine in one loop over memory adapters: random playbooks, random faults, virtual time.
+
+A failing seed fails again: `simulate(<seed>)`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from noetl.adapters.memory.database import MemoryDatabase
+from noetl.ports.ledger import Fence
+from tests.simulation.faults import Weather
+from tests.simulation.world import Setting, setting_of, simulate, simulate_fair
+
+SEEDS, LONG_SEEDS = 200, 1_000
+PART = 50
+STORM = Weather(seconds_max=0.3, trouble=0.15, crash=0.02, crashes_max=4, duplicate=0.3, drop_derived=0.5)
+
+
+def check_seed(seed: int) -> Counter[str]:
+    """Run a seed with and without faults: the checks hold after every commit, and the outcome is the same."""
+    try:
+        outcome = simulate(seed)
+        assert outcome.results == simulate_fair(seed).results
+    except BaseException:
+        print(f"seed {seed}: {setting_of(seed)}")
+        raise
+    return Counter(outcome.seen)
+
+
+@pytest.mark.parametrize("seed", [3, 14, 15])
+def test_the_same_seed_gives_the_same_ledger_to_the_last_byte(seed: int) -> None:
+    setting = replace(setting_of(seed), weather=STORM)
+    one, other = simulate(seed, setting), simulate(seed, setting)
+    assert one.seen
+    assert (one.digest, one.seen, one.lives) == (other.digest, other.seen, other.lives)
+
+
+def test_other_seeds_give_other_ledgers() -> None:
+    assert len({simulate_fair(seed).digest for seed in range(10)}) == 10
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_goes_wrong_the_outcome_is_the_same(seed: int) -> None:
+    check_seed(seed)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(SEEDS, SEEDS + LONG_SEEDS, PART))
+def test_whatever_goes_wrong_the_outcome_is_the_same_in_a_long_run(first: int) -> None:
+    seen = sum((check_seed(seed) for seed in range(first, first + PART)), Counter[str]())
+    # Marks: the rare branches were really taken.
+    for mark in ("crash", "advance not done", "advance reply lost", "advance commits late", "read_execution not done"):
+        assert seen[mark] > 0, f"{PART} seeds without {mark!r}"
+
+
+# --- the test of the test: take a guard away, and the checks must notice -------------------------------------------
+
+
+class WithoutFence(MemoryDatabase):
+    """Any owner may write, whatever it has seen."""
+
+    def holds(self, fence: Fence) -> bool:
+        return fence.shard_id in self.tables.heads
+
+
+class WithoutCommitOrder(MemoryDatabase):
+    """A decider that missed events is not told."""
+
+    def holds(self, fence: Fence) -> bool:
+        return self.tables.heads[fence.shard_id].epoch == fence.epoch
+
+
+@pytest.mark.parametrize("database", [WithoutFence, WithoutCommitOrder])
+def test_a_ledger_without_its_fence_is_caught(database: type[MemoryDatabase]) -> None:
+    caught = 0
+    for seed in range(40):
+        setting = Setting(shards=1, slots=4, batch_inputs_max=2, weather=STORM)
+        try:
+            simulate(seed, setting, database)
+        except* AssertionError:
+            caught += 1
+        if caught:
+            return
+    raise AssertionError("forty seeds without a fence, and nobody noticed")
