@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
@@ -18,7 +19,7 @@ from noetl.adapters.postgres.queue import PostgresExecutions, PostgresQueue
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
-from noetl.core.errors import LeaseLost, LedgerUnavailable, SettingsInvalid
+from noetl.core.errors import HostUnavailable, LeaseLost, LedgerUnavailable, SettingsInvalid
 from noetl.core.locator import producer_locator
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
@@ -34,6 +35,9 @@ from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
 from noetl.ports.tool import Renderer, Tool, ToolSettings
 from noetl.settings import Settings
+
+POSTGRES_LOOK_SECONDS = 0.5
+log = logging.getLogger("noetl.host")
 
 
 def tools_of(settings: Settings) -> dict[str, Tool]:
@@ -52,6 +56,19 @@ def embedded_postgres(settings: Settings) -> EmbeddedPostgres:
 
 def control_dsn(address: ServerAddress) -> str:
     return dsn(address, database="noetl", user="noetl")
+
+
+async def keep_alive(postgres: EmbeddedPostgres, address: ServerAddress) -> None:
+    """Start the private Postgres again when it died.  Meanwhile the engine waits; it has lost nothing."""
+    while True:
+        await asyncio.sleep(POSTGRES_LOOK_SECONDS)
+        if not postgres.has_ended(address):
+            continue
+        log.error("Postgres ended, starting it again", extra={"event": "postgres.ended"})
+        started = await asyncio.to_thread(postgres.start)
+        if control_dsn(started) != control_dsn(address):
+            raise HostUnavailable("Postgres came back at another address: start the host again")
+        address = started
 
 
 async def prepare_database(settings: Settings, address: str, *, is_embedded: bool) -> None:

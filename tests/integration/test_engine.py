@@ -288,3 +288,43 @@ async def test_deciding_parses_no_template(address: str, tmp_path: Path) -> None
         told = await engine.run(body)
         assert parse_count() == before
     assert told.result == 6
+
+
+@asynchronous
+async def test_a_command_behind_busy_loops_gets_its_turn(address: str, tmp_path: Path) -> None:
+    loops = """
+    workload: {turns: 60}
+    workflow:
+      - step: start
+        tool:
+          kind: python
+          input: {n: "{{ ctx.n | default(0) }}"}
+          code: "import time; time.sleep(0.01); result = n + 1"
+        set: {ctx.n: "{{ start }}"}
+        next: {arcs: [{step: start, when: "{{ ctx.n < turns }}"}]}
+    """
+    async with running_engine(address, tmp_path) as engine:
+        busy = [await engine.start(loops) for _ in range(20)]
+        late = await engine.start("workflow:\n  - {step: start, tool: {kind: noop}}\n")
+        told = await engine.finish(late)
+        still_running = [
+            one for one in busy if (held := engine.engine.states.cached(one)) and not held.state.is_terminal
+        ]
+        assert len(still_running) == len(busy)
+        for one in busy:
+            await engine.finish(one)
+    assert told.state.status is Status.COMPLETED
+
+
+@asynchronous
+async def test_more_branches_than_slots_all_run_once(address: str, tmp_path: Path) -> None:
+    names = [f"b{number}" for number in range(60)]
+    branches = "\n".join(
+        f'  - {{step: {name}, tool: {{kind: python, code: "result = 1"}}, next: [join]}}' for name in names
+    )
+    body = f"workflow:\n  - {{step: start, tool: {{kind: noop}}, next: [{', '.join(names)}]}}\n{branches}\n"
+    body += '  - {step: join, tool: {kind: noop, result: "{{ b0 + b59 }}"}}\n'
+    async with running_engine(address, tmp_path) as engine:
+        told = await engine.run(body)
+    assert told.result == 2
+    assert len(told.of_type(kinds.COMMAND_CLAIMED)) == 62

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from noetl.core.errors import LedgerUnavailable, TransitionConflict
+from noetl.adapters.objects.filesystem import FilePayloads
+from noetl.core.errors import LedgerUnavailable, SettingsInvalid, TransitionConflict
 from noetl.core.execution.state import Status
+from noetl.core.reference import MEDIA_TEXT
+from noetl.core.reference import address as address_of
 from noetl.ports.ledger import Advance
+from noetl.settings import read_settings
+from noetl.wiring import Engine
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
 from tests.support.engine import Running, running_engine
@@ -75,7 +81,52 @@ async def test_commits_that_are_tried_again_end_well(
         started = await asyncio.gather(*(engine.start(body, key=f"{before} {after} {n}") for n in range(6)))
         told = [await engine.finish(execution_id) for execution_id in started]
         free = engine.engine.sessions.free_slots
-        open_gates = engine.engine.session._gates
     assert [one.state.status for one in told] == [Status.COMPLETED] * 6
     assert log.read_text() == "x" * 6
-    assert (free, open_gates) == (16, {})
+    assert free == 16
+
+
+@asynchronous
+async def test_many_may_store_the_same_large_content_at_once(tmp_path: Path) -> None:
+    store = FilePayloads(tmp_path)
+    owner = {"tenant_id": "t", "organization_id": "o"}
+    for number in range(10):
+        content = bytes([number]) * 300_000
+        payload = address_of(content, media_type=MEDIA_TEXT, store="file", **owner)
+        await asyncio.gather(*(store.put(payload) for _ in range(8)))
+        assert await store.get(payload.reference, **owner) == content
+    assert not [path for path in tmp_path.rglob(".*") if path.is_file()]
+
+
+@pytest.fixture
+def own_address() -> str:
+    return empty_database()
+
+
+@asynchronous
+async def test_fewer_shards_than_before_keep_open_executions_going(own_address: str, tmp_path: Path) -> None:
+    address = own_address
+    settings = read_settings({"NOETL_HOME": str(tmp_path)})
+    body = """
+    workflow:
+      - step: start
+        tool: {kind: python, code: 'import time; time.sleep(0.4); result = 1'}
+    """
+    async with running_engine(address, tmp_path) as engine:
+        started = [await engine.start(body) for _ in range(8)]
+    fewer = Engine(replace(settings, shard_count=1), address, instance="fewer")
+    await fewer.open()
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(fewer.run())
+            told = [await Running(fewer).finish(execution_id) for execution_id in started]
+            running.cancel()
+    finally:
+        await fewer.close()
+    assert [one.state.status for one in told] == [Status.COMPLETED] * 8
+    more = Engine(replace(settings, shard_count=64), address, instance="more")
+    try:
+        with pytest.raises(SettingsInvalid, match="noetl migrate"):
+            await more.open()
+    finally:
+        await more.close()

@@ -96,7 +96,13 @@ class TemplateRefused(TemplateFailed):
 
 
 class EnvelopeInvalid(Terminal):
+    """`event_id` names the event when the database told which one it refused."""
+
     code = "envelope_invalid"
+
+    def __init__(self, message: str, *, event_id: int | None = None) -> None:
+        self.event_id = event_id
+        super().__init__(message)
 
 
 class TransitionConflict(Terminal):

@@ -98,6 +98,8 @@ class GroupAppender:
         return batch
 
     async def _commit(self, batch: list[_Waiting]) -> None:
+        if not batch:
+            return
         for _ in range(_CONCURRENT_DUPLICATES_MAX):
             try:
                 outcome = await self._ledger.append([waiting.offer for waiting in batch])
@@ -106,8 +108,14 @@ class GroupAppender:
                 last: NoetlError = conflict
                 continue
             except EnvelopeInvalid as refused:
-                last = refused
-                break
+                culprit = _named(batch, refused)
+                if culprit is None:
+                    last = refused
+                    break
+                _refuse([culprit], refused)
+                batch = [waiting for waiting in batch if waiting is not culprit]
+                await self._commit(batch)
+                return
             except NoetlError as error:
                 _refuse(batch, error)
                 return
@@ -119,6 +127,14 @@ class GroupAppender:
         middle = len(batch) // 2
         await self._commit(batch[:middle])
         await self._commit(batch[middle:])
+
+
+def _named(batch: Sequence[_Waiting], error: EnvelopeInvalid) -> _Waiting | None:
+    """The offer whose event the database named; None when it named none."""
+    if error.event_id is None:
+        return None
+    named = (w for w in batch if any(sealed.event.event_id == error.event_id for sealed in w.offer.events))
+    return next(named, None)
 
 
 def _refuse(batch: Sequence[_Waiting], error: NoetlError) -> None:

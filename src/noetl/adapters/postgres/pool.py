@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -46,7 +47,7 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.DataError,
         asyncpg.ProgramLimitExceededError,
     ) as error:
-        raise EnvelopeInvalid(f"the ledger refused a row: {error}") from error
+        raise EnvelopeInvalid(f"the ledger refused a row: {error}", event_id=_refused_event(error)) from error
     except (
         OSError,
         TimeoutError,
@@ -59,6 +60,15 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.InvalidCatalogNameError,
     ) as error:
         raise LedgerUnavailable(f"Postgres gave no answer: {error}") from error
+
+
+# Postgres shows the row that broke a constraint: execution_id, position, shard_id, event_id come first.
+_EVENT_ROW = re.compile(r"Failing row contains \((\d+), \d+, \d+, (\d+), ")
+
+
+def _refused_event(error: asyncpg.PostgresError) -> int | None:
+    row = _EVENT_ROW.match(getattr(error, "detail", None) or "")
+    return int(row.group(2)) if row and (getattr(error, "table_name", None) or "").startswith("event") else None
 
 
 class Writer:

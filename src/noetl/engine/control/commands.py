@@ -38,6 +38,7 @@ class Dispatcher:
         """Claim waiting commands while slots are free.  Woken by the decider; idle it does nothing."""
         while True:
             await self._decider.has_backlog.wait()
+            await self._sessions.has_free.wait()
             try:
                 claimed = await self._claim_round()
             except LedgerUnavailable:

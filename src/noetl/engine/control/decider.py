@@ -15,6 +15,7 @@ from noetl.core.errors import (
     EnvelopeInvalid,
     ExecutionUnknown,
     LeaseLost,
+    LedgerCorrupt,
     LedgerUnavailable,
     NoetlError,
     Terminal,
@@ -136,19 +137,19 @@ class Decider:
                 _refuse(waiting, error)
                 continue
             mark = batch.mark()
-            turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now)
-            try:
-                one.apply(turn, held)
-            except NoetlError as error:
-                for delivery in batch.roll_back(mark):
-                    self._sessions.unreserve(delivery.session_id)
-                is_late = waiting.is_uncertain and isinstance(error, Terminal)
-                if is_late and await _patiently(self._is_recorded, one):
-                    _succeed(waiting)
-                else:
-                    _refuse(waiting, error)
+            has_backlog = self._has_backlog.is_set()
+            turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, has_backlog=has_backlog)
+            refusal = _applied(one, turn, held)
+            if refusal is None:
+                kept.append(waiting)
                 continue
-            kept.append(waiting)
+            for delivery in batch.roll_back(mark):
+                self._sessions.unreserve(delivery.session_id)
+            is_late = waiting.is_uncertain and isinstance(refusal, Terminal)
+            if is_late and await _patiently(self._is_recorded, one):
+                _succeed(waiting)
+            else:
+                _refuse(waiting, refusal)
         return batch, kept
 
     async def _load(self, batch: Batch, one: Input) -> tuple[Held | None, CompiledPlaybook]:
@@ -215,6 +216,8 @@ class Decider:
                 break
             except LedgerUnavailable:
                 wait_seconds = RETRY_SECONDS[-1]
+        # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
+        self._watchers.notify(uncertain, uncertain)
         loop = asyncio.get_running_loop()
         restored = {
             execution_id: RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
@@ -267,6 +270,18 @@ async def _patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P
             log.warning("read failed", extra={"event": "ledger.unavailable", "reason": str(error)})
             await asyncio.sleep(seconds)
     raise AssertionError("unreachable")
+
+
+def _applied(one: Input, turn: Turn, held: Held | None) -> NoetlError | None:
+    """Apply one input; returns why it was refused.  A defect of ours stops this execution and nobody else."""
+    try:
+        one.apply(turn, held)
+    except NoetlError as error:
+        return error
+    except Exception as error:  # task supervision: the decider must outlive what it cannot decide
+        log.exception("an execution cannot be decided", extra={"event": "execution.quarantined"})
+        return LedgerCorrupt(f"execution {one.execution_id} cannot be decided: {error!r}")
+    return None
 
 
 def _unheard(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:

@@ -27,12 +27,14 @@ from noetl.ports.session import CommandMessage, Fact
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What an input works on: the batch, the playbook of its execution, the sessions, the time."""
+    """What an input works on: the batch, the playbook of its execution, the sessions, the time, and whether older
+    commands wait for a slot."""
 
     batch: Batch
     playbook: CompiledPlaybook
     sessions: Sessions
     now: str
+    has_backlog: bool = False
 
     # --- following an event ------------------------------------------------------------------------------
 
@@ -56,10 +58,11 @@ class Turn:
         self.batch.keep(state, held.shard_id, position)
 
     def assign(self, state: ExecutionState, cause: Cause, command_id: str, position: int) -> tuple[ExecutionState, int]:
-        """Queue a command that nobody holds: claimed at once for a session with a free slot, else waiting."""
+        """Queue a command that nobody holds: claimed at once for a session with a free slot, else waiting.  Behind
+        others that wait it waits too: a chain must not keep its slot for ever."""
         command = state.commands[command_id]
         body = command_body(state, self.playbook, command)
-        session_id = self.sessions.reserve()
+        session_id = None if self.has_backlog else self.sessions.reserve()
         if session_id is not None:
             attempt = command.attempt + 1
             state, position = self.claim(state, cause, command, attempt=attempt, session_id=session_id, body=body)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from noetl.ports.session import CommandMessage, CommandSink
@@ -19,9 +20,20 @@ class Sessions:
 
     def __init__(self) -> None:
         self._sessions: dict[int, _Held] = {}
+        self._has_free = asyncio.Event()
+
+    @property
+    def has_free(self) -> asyncio.Event:
+        """Set while a slot is free."""
+        return self._has_free
 
     def connect(self, sink: CommandSink) -> None:
-        self._sessions[sink.session_id] = _Held(sink, sink.slots)
+        self._sessions[sink.session_id] = _Held(sink, 0)
+        self._free(self._sessions[sink.session_id], sink.slots)
+
+    def _free(self, held: _Held, slots: int = 1) -> None:
+        held.free += slots
+        self._has_free.set()
 
     def disconnect(self, session_id: int) -> list[tuple[int, str]]:
         """Forget a session; returns what it held."""
@@ -42,11 +54,13 @@ class Sessions:
         if best is None or best.free <= 0:
             return None
         best.free -= 1
+        if best.free == 0 and self.free_slots == 0:
+            self._has_free.clear()
         return best.sink.session_id
 
     def unreserve(self, session_id: int) -> None:
         if session_id in self._sessions:
-            self._sessions[session_id].free += 1
+            self._free(self._sessions[session_id])
 
     def announce(self, session_id: int, message: CommandMessage) -> None:
         held = self._sessions.get(session_id)
@@ -57,7 +71,7 @@ class Sessions:
         """A claim was not committed: the slot is free again."""
         held = self._sessions.get(session_id)
         if held is not None:
-            held.free += 1
+            self._free(held)
             held.sink.withdraw(message)
 
     def deliver(self, session_id: int, message: CommandMessage) -> None:
@@ -71,7 +85,7 @@ class Sessions:
         held = self._sessions.get(session_id)
         if held is not None and held.holds.get((execution_id, command_id)) == attempt:
             del held.holds[execution_id, command_id]
-            held.free += 1
+            self._free(held)
 
     def holds(self, execution_id: int, command_id: str, attempt: int) -> bool:
         return any(h.holds.get((execution_id, command_id)) == attempt for h in self._sessions.values())

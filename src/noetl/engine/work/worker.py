@@ -14,6 +14,7 @@ from noetl.core.errors import (
     Failure,
     NoetlError,
     TemplateFailed,
+    Transient,
 )
 from noetl.core.execution.values import event_view
 from noetl.core.expression import OutputView, plain, render
@@ -27,6 +28,7 @@ from noetl.engine.work.pipeline import Ended, Pipeline, Run
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")
+LOAD_AGAIN_SECONDS = 0.5
 
 
 class Worker:
@@ -80,26 +82,34 @@ class Worker:
 
     async def _fact(self, message: CommandMessage, started: float) -> Fact:
         body: Any = message.body
-        playbook = await self._playbooks.pinned(
-            body["playbook"], tenant_id=message.tenant_id, organization_id=message.organization_id
-        )
+        while True:
+            try:
+                playbook, names, run = await self._load(message)
+                break
+            except Transient as error:
+                # Nothing has happened yet: a store that is away for a while is no failure of the command.
+                log.warning("waiting for a payload", extra={"event": "payload.unavailable", "reason": str(error)})
+                await asyncio.sleep(LOAD_AGAIN_SECONDS)
         step = playbook.steps[body["step"]]
-        names = await self._names.build(message, spec=playbook.playbook.spec)
         if body["kind"] == "evaluate":
             return await self._evaluate(message, playbook, names, str(body["expression"]))
-        resume = body.get("resume")
-        run = Run()
-        if resume is not None:
-            saved = await self._payloads.read_json(
-                resume, tenant_id=message.tenant_id, organization_id=message.organization_id
-            )
-            # A copy: the run changes its memory, and the payload cache keeps what it read.
-            run = Run(**deepcopy(saved))
         pipeline = Pipeline(self._parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
         if ended.wait is not None:
             return await self._waiting(message, ended)
         return await self._finished(message, step, ended, started)
+
+    async def _load(self, message: CommandMessage) -> tuple[CompiledPlaybook, dict[str, object], Run]:
+        """Everything that must be read before the command can begin."""
+        body: Any = message.body
+        owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+        playbook = await self._playbooks.pinned(body["playbook"], **owner)
+        names = await self._names.build(message, spec=playbook.playbook.spec)
+        if body.get("resume") is None:
+            return playbook, names, Run()
+        saved = await self._payloads.read_json(body["resume"], **owner)
+        # A copy: the run changes its memory, and the payload cache keeps what it read.
+        return playbook, names, Run(**deepcopy(saved))
 
     async def _waiting(self, message: CommandMessage, ended: Ended) -> Fact:
         assert ended.wait is not None

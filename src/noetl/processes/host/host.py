@@ -20,12 +20,11 @@ from noetl.core.errors import HostUnavailable, NoetlError
 from noetl.processes.host.app import HostApi
 from noetl.processes.host.places import Places
 from noetl.settings import Settings
-from noetl.wiring import EmbeddedPostgres, Engine, ServerAddress, control_dsn, embedded_postgres, prepare_database
+from noetl.wiring import Engine, control_dsn, embedded_postgres, keep_alive, prepare_database
 
 log = logging.getLogger("noetl.host")
 STOP_SECONDS_MAX = 15.0
 VISITOR_SECONDS = 0.5
-POSTGRES_LOOK_SECONDS = 0.5
 CLIENT_HEADER = b"noetl-client"
 
 
@@ -103,23 +102,11 @@ class Host:
         try:
             await prepare_database(settings, control_dsn(address), is_embedded=True)
             async with asyncio.TaskGroup() as group:
-                keeping = group.create_task(self._keep_alive(postgres, address))
+                keeping = group.create_task(keep_alive(postgres, address))
                 await self._run_engine(control_dsn(address))
                 keeping.cancel()
         finally:
             await asyncio.to_thread(postgres.stop)
-
-    async def _keep_alive(self, postgres: EmbeddedPostgres, address: ServerAddress) -> None:
-        """Start the private Postgres again when it died.  Meanwhile the engine waits; it has lost nothing."""
-        while True:
-            await asyncio.sleep(POSTGRES_LOOK_SECONDS)
-            if not postgres.has_ended(address):
-                continue
-            log.error("Postgres ended, starting it again", extra={"event": "postgres.ended"})
-            started = await asyncio.to_thread(postgres.start)
-            if control_dsn(started) != control_dsn(address):
-                raise HostUnavailable("Postgres came back at another address: start the host again")
-            address = started
 
     async def _run_engine(self, database: str) -> None:
         assert self._stop is not None
