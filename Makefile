@@ -8,12 +8,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all check bench
+.PHONY: help setup demo test test-all coverage check bench
 
 help:
 	@echo "make demo      run the first example and show the events it left in the ledger"
 	@echo "make test      all tests except the long ones"
-	@echo "make test-all  all tests"
+	@echo "make test-all  all tests, and the coverage of the core"
 	@echo "make check     format, lint, types and the rules of the source tree"
 	@echo "make bench     measure latency, chains of steps and appends on this machine"
 
@@ -40,8 +40,11 @@ demo: $(STAMP)
 test: $(STAMP)
 	@$(BIN)/python -m pytest -m "not long"
 
-test-all: $(STAMP)
+test-all: $(STAMP) coverage
 	@$(BIN)/python -m pytest
+
+coverage: $(STAMP)
+	@$(BIN)/python -m pytest tests/unit --cov=noetl.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
 
 check: $(STAMP)
 	@$(BIN)/ruff format --check .
