@@ -144,6 +144,7 @@ class Engine:
         if resume:
             for tool in self.tools.values():
                 await tool.start()
+            await self._leases.refresh_incarnation()
             heads = await self._leases.own_shards(runtime_id=self._node.runtime_id, instance=self._instance)
             if len(heads) < self._settings.shard_count:
                 raise SettingsInvalid(

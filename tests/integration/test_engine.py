@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -328,3 +329,19 @@ async def test_more_branches_than_slots_all_run_once(address: str, tmp_path: Pat
         told = await engine.run(body)
     assert told.result == 2
     assert len(told.of_type(kinds.COMMAND_CLAIMED)) == 62
+
+
+@asynchronous
+async def test_a_restored_or_promoted_database_begins_a_new_incarnation(tmp_path: Path) -> None:
+    address = await asyncio.to_thread(empty_database)
+    async with running_engine(address, tmp_path) as engine:
+        first = await engine.engine.ledger.incarnation()
+    async with running_engine(address, tmp_path) as engine:
+        assert await engine.engine.ledger.incarnation() == first
+    for column in ("timeline_id", "system_identifier"):
+        async with connected(address) as connection:
+            await connection.execute(f"UPDATE noetl.ledger SET {column} = {column} - 1")
+        async with running_engine(address, tmp_path) as engine:
+            second = await engine.engine.ledger.incarnation()
+        assert second != first
+        first = second

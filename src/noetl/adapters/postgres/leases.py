@@ -43,6 +43,10 @@ class PostgresLeases:
     async def release_node(self, runtime_id: int, *, last_id: int) -> None:
         await self._reader.fetch(query("reads.sql", "release_node"), runtime_id=runtime_id, last_id=last_id)
 
+    async def refresh_incarnation(self) -> None:
+        """Notice a restored or promoted database before anything is written to it."""
+        await self._reader.fetch(query("reads.sql", "refresh_incarnation"))
+
     async def own_shards(self, *, runtime_id: int, instance: str) -> list[ShardHead]:
         """Take every shard of the database."""
         rows = await self._reader.fetch(query("reads.sql", "own_shards"), runtime_id=runtime_id, instance=instance)

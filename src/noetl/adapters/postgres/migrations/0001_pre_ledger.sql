@@ -2,11 +2,13 @@
 
 
 
--- One row: which life of this ledger we are in.  Changed when the database is restored or promoted, so that a
--- reader that remembers a position of another life stops instead of going on.
+-- One row: which life of this ledger we are in.  A restore or a promotion gives the server another identity or timeline;
+-- the next start sees that and begins a new life, so that a reader that remembers a position of the old one stops.
 CREATE TABLE noetl.ledger (
     only_row             boolean     PRIMARY KEY DEFAULT true CHECK (only_row),
     ledger_incarnation   uuid        NOT NULL DEFAULT gen_random_uuid(),
+    system_identifier    bigint,
+    timeline_id          integer,
     created_at           timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 INSERT INTO noetl.ledger DEFAULT VALUES;

@@ -24,6 +24,15 @@ SELECT shard_id, next_position, decided_position, epoch FROM noetl.execution_sha
 -- name: incarnation
 SELECT ledger_incarnation::text AS ledger_incarnation FROM noetl.ledger
 
+-- name: refresh_incarnation
+-- The first start records where the ledger lives; any later one that finds it elsewhere begins a new incarnation.
+UPDATE noetl.ledger AS l
+SET ledger_incarnation = CASE WHEN l.system_identifier IS NULL THEN l.ledger_incarnation ELSE gen_random_uuid() END,
+    system_identifier = s.system_identifier, timeline_id = c.timeline_id
+FROM pg_control_system() AS s, pg_control_checkpoint() AS c
+WHERE (l.system_identifier, l.timeline_id) IS DISTINCT FROM (s.system_identifier, c.timeline_id)
+RETURNING l.ledger_incarnation::text AS ledger_incarnation
+
 -- name: stream_shard
 SELECT shard_id, tenant_id, organization_id, closed FROM noetl.stream WHERE execution_id = :execution_id::bigint
 
