@@ -208,9 +208,15 @@ def test_address_works_for_every_client() -> None:
     binaries = Path(embedded._words(address.pid)[0].decode()).parent
     spoken = subprocess.run([binaries / "psql", url, "-Atc", "SELECT current_user"], capture_output=True, check=True)
     assert spoken.stdout == b"noetl_data\n"
-    psycopg = pytest.importorskip("psycopg")
-    with psycopg.connect(url) as connection:
-        assert connection.execute("SELECT current_database()").fetchone() == ("noetl_data",)
+
+    async def ask() -> object:
+        connection = await asyncpg.connect(url)
+        try:
+            return await connection.fetchval("SELECT current_database()")
+        finally:
+            await connection.close()
+
+    assert asyncio.run(ask()) == "noetl_data"
 
 
 def test_missing_home_is_made_private(home: Path) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 
 import asyncpg
 
+from noetl.adapters.postgres.ledger import PostgresLedger
+from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.bench.ground import Ground
 from noetl.bench.measure import Metric, Report
@@ -21,6 +23,7 @@ from noetl.engine.append import GroupAppender
 from noetl.ports.ledger import Offer
 
 CALLERS = 16
+WRITERS = 2
 CALLS = 250
 PLAIN_EVENTS_PER_STATEMENT = 64
 _COLUMNS = (
@@ -90,7 +93,9 @@ def task_events(execution_id: int, number: int, ids: SnowflakeIds, moment: str) 
 
 
 async def _group_rate(ground: Ground) -> float:
-    appender = GroupAppender(ground.engine.ledger)
+    reader = Reader(ground.database, size_max=1)
+    connections = [Writer(ground.database) for _ in range(WRITERS)]
+    appender = GroupAppender(*(PostgresLedger(connection, reader) for connection in connections))
     ids = SnowflakeIds(node=1001)
     moment = _now()
 
@@ -109,6 +114,8 @@ async def _group_rate(ground: Ground) -> float:
                 group.create_task(call())
         seconds = time.perf_counter() - started
         writer.cancel()
+    for one in connections:
+        await one.close()
     return CALLERS * CALLS * 4 / seconds
 
 

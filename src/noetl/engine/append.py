@@ -44,7 +44,27 @@ class _Waiting:
 
 
 class GroupAppender:
-    """`append` may be called by many; `run` is the one writer and belongs to the caller's task group."""
+    """`append` may be called by many; `run` holds the writers and belongs to the caller's task group.
+
+    There is one writer per ledger given, each for its own share of the shards: while one waits for its commit, the
+    callers of another can prepare.  Two commits of different shards do not wait for each other."""
+
+    def __init__(self, *ledgers: Ledger) -> None:
+        assert ledgers, "an appender needs a ledger"
+        self._lanes = [_Lane(ledger) for ledger in ledgers]
+
+    async def append(self, offer: Offer) -> list[Appended]:
+        """Append the events of one offer, all or none.  Equal duplicates succeed with their old position."""
+        return await self._lanes[offer.shard_id % len(self._lanes)].append(offer)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for lane in self._lanes:
+                group.create_task(lane.run())
+
+
+class _Lane:
+    """One queue and its one writer."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -53,7 +73,6 @@ class GroupAppender:
         self._wake = asyncio.Event()
 
     async def append(self, offer: Offer) -> list[Appended]:
-        """Append the events of one offer, all or none.  Equal duplicates succeed with their old position."""
         if self._queued_events + len(offer.events) > APPEND_QUEUE_EVENTS_MAX:
             raise AppendOverloaded(f"{self._queued_events} events are waiting to be appended: try again later")
         answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
@@ -68,6 +87,9 @@ class GroupAppender:
             self._wake.clear()
             while self._queue:
                 await self._commit(self._take())
+                # Callers that were just answered come back at once: their next offers belong into the next commit
+                # and not behind it.
+                await asyncio.sleep(0)
 
     def _take(self) -> list[_Waiting]:
         """The next batch.  The statement judges an offer by what is stored before it, so an offer waits for

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from noetl.adapters.postgres.advance import payload_columns, statement_of
@@ -31,16 +32,23 @@ class PostgresLedger:
         self._reader = reader
 
     async def append(self, offers: Sequence[Offer]) -> AppendOutcome:
-        rows, number = [], 0
+        rows: list[str] = []
+        in_shard: Counter[int] = Counter()
+        in_stream: Counter[int] = Counter()
         payloads: list[tuple[int, Payload]] = []
         for place, offer in enumerate(offers):
             payloads.extend((place, payload) for payload in offer.payloads)
             for sealed in offer.events:
-                extra = "" if offer.expected_version is None else f'"expected_version":{offer.expected_version},'
+                extra = f'"shard_id":{offer.shard_id},'
+                if offer.expected_version is not None:
+                    extra += f'"expected_version":{offer.expected_version},'
                 if KINDS[sealed.event.event_type].closes:
                     extra += '"closes":true,'
-                rows.append(append_row(sealed, number=number, offer=place, shard_id=offer.shard_id, extra=extra))
-                number += 1
+                execution_id = sealed.event.execution_id
+                ordinals = in_shard[offer.shard_id], in_stream[execution_id]
+                rows.append(append_row(sealed, number=len(rows), offer=place, ordinals=ordinals, extra=extra))
+                in_shard[offer.shard_id] += 1
+                in_stream[execution_id] += 1
         # All writers in the same order: two that store the same contents cannot deadlock.
         payloads.sort(key=lambda item: item[1].reference.uri)
         document, nul = nul_shielded(f"[{','.join(rows)}]")

@@ -66,10 +66,11 @@ def advance_document(events: Sequence[Sealed]) -> str:
     return f"[{','.join(rows)}]"
 
 
-def append_row(sealed: Sealed, *, number: int, offer: int, shard_id: int, extra: str) -> str:
+def append_row(sealed: Sealed, *, number: int, offer: int, ordinals: tuple[int, int], extra: str) -> str:
+    """One event of an append: its numbers within the batch, its shard and its stream, then the sealed bytes."""
     return (
-        f'{{"n":{number},"offer":{offer},"shard_id":{shard_id},{extra}"checksum":"\\\\x{sealed.checksum}",'
-        f"{sealed.text[1:]}"
+        f'{{"n":{number},"offer":{offer},"shard_ordinal":{ordinals[0]},"stream_ordinal":{ordinals[1]},{extra}'
+        f'"checksum":"\\\\x{sealed.checksum}",{sealed.text[1:]}'
     )
 
 

@@ -15,7 +15,7 @@
 -- planner from pruning by it; the index is used all the same.
 -- Postgres reads no document with an escaped NUL: the writer sends another mark (`:nul`), which becomes one again here.
 WITH event_in AS (
-    SELECT t.n, t.offer, t.shard_id, t.expected_version, t.closes, t.checksum, t.execution_id, t.event_id, t.tenant_id,
+    SELECT t.n, t.offer, t.shard_id, t.shard_ordinal, t.stream_ordinal, t.expected_version, t.closes, t.checksum, t.execution_id, t.event_id, t.tenant_id,
            t.organization_id, t.stream_id, t.aggregate_type, t.aggregate_id, t.event_type, t.schema_name,
            t.schema_version, t.event_time, t.producer, t.causation_id, t.correlation_id, t.idempotency_key,
            t.transition_key, t.command_id, t.stage_id, t.frame_id, t.parent_event_id, t.parent_execution_id,
@@ -28,7 +28,8 @@ WITH event_in AS (
            CASE WHEN :nul::text IS NULL THEN t.meta
                 ELSE replace(t.meta::text, :nul::text, '\u0000')::json END AS meta
     FROM json_to_recordset(:events::json) AS t(
-        n integer, offer integer, shard_id integer, expected_version bigint, closes boolean, checksum bytea,
+        n integer, offer integer, shard_id integer, shard_ordinal integer, stream_ordinal integer,
+        expected_version bigint, closes boolean, checksum bytea,
         execution_id bigint, event_id bigint, tenant_id text, organization_id text, stream_id text,
         aggregate_type text, aggregate_id text, event_type text, schema_name text, schema_version integer,
         event_time timestamptz, producer text, causation_id bigint, correlation_id text, idempotency_key text,
@@ -61,37 +62,45 @@ WITH event_in AS (
           AND o.execution_id = ANY (array_fill(e.execution_id, ARRAY[1]))
           AND o.transition_key = e.transition_key LIMIT 1) AS stored ON true
     LEFT JOIN stream ON stream.execution_id = e.execution_id
-), fresh AS MATERIALIZED (
-    SELECT j.*,
-           shard.next_position - 1 + row_number() OVER (PARTITION BY j.shard_id ORDER BY j.n) AS position,
-           coalesce(j.version_seen, 0)
-               + row_number() OVER (PARTITION BY j.execution_id ORDER BY j.n) AS stream_version
+), skipped AS MATERIALIZED (
+    -- Almost always empty.  The rest closes up behind it: numbers are the caller's count less what is left out before.
+    SELECT j.n, j.shard_id, j.execution_id
     FROM judged AS j
-    JOIN shard ON shard.shard_id = j.shard_id
-    WHERE j.stored_position IS NULL
-      AND j.offer <> ALL (ARRAY(SELECT r.offer FROM judged AS r WHERE r.is_refused))
+    WHERE j.stored_position IS NOT NULL
+       OR j.offer = ANY (ARRAY(SELECT r.offer FROM judged AS r WHERE r.is_refused))
 ), event_out AS (
     INSERT INTO noetl.event (
         execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
         aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, ingest_time, producer,
         causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
         parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum)
-    SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
-        aggregate_type, aggregate_id, event_type, schema_name, schema_version, event_time, clock_timestamp(), producer,
-        causation_id, correlation_id, idempotency_key, transition_key, command_id, stage_id, frame_id,
-        parent_event_id, parent_execution_id, payload_ref, result, writes, meta, checksum
-    FROM fresh
+    SELECT j.execution_id,
+        shard.next_position + j.shard_ordinal
+            - (SELECT count(*) FROM skipped AS s WHERE s.shard_id = j.shard_id AND s.n < j.n),
+        j.shard_id, j.event_id, j.tenant_id, j.organization_id, j.stream_id,
+        coalesce(j.version_seen, 0) + 1 + j.stream_ordinal
+            - (SELECT count(*) FROM skipped AS s WHERE s.execution_id = j.execution_id AND s.n < j.n),
+        j.aggregate_type, j.aggregate_id, j.event_type, j.schema_name, j.schema_version, j.event_time,
+        clock_timestamp(), j.producer, j.causation_id, j.correlation_id, j.idempotency_key, j.transition_key,
+        j.command_id, j.stage_id, j.frame_id, j.parent_event_id, j.parent_execution_id, j.payload_ref, j.result,
+        j.writes, j.meta, j.checksum
+    FROM judged AS j
+    JOIN shard ON shard.shard_id = j.shard_id
+    WHERE NOT EXISTS (SELECT 1 FROM skipped AS s WHERE s.n = j.n)
 ), counted AS MATERIALIZED (
-    SELECT shard_id, count(*) AS events FROM fresh GROUP BY shard_id
+    SELECT j.shard_id, count(*) AS events
+    FROM judged AS j WHERE NOT EXISTS (SELECT 1 FROM skipped AS s WHERE s.n = j.n)
+    GROUP BY j.shard_id
 ), counter AS (
     UPDATE noetl.execution_shard AS s
     SET next_position = s.next_position + (SELECT counted.events FROM counted WHERE counted.shard_id = s.shard_id)
     WHERE s.shard_id = ANY (ARRAY(SELECT counted.shard_id FROM counted))
 ), grown AS MATERIALIZED (
-    SELECT execution_id, min(shard_id) AS shard_id, min(tenant_id) AS tenant_id,
-           min(organization_id) AS organization_id, max(stream_version) AS version, bool_or(closes IS TRUE) AS closed,
-           bool_or(version_seen IS NULL) AS is_new
-    FROM fresh GROUP BY execution_id
+    SELECT j.execution_id, min(j.shard_id) AS shard_id, min(j.tenant_id) AS tenant_id,
+           min(j.organization_id) AS organization_id, coalesce(max(j.version_seen), 0) + count(*) AS version,
+           bool_or(j.closes IS TRUE) AS closed, bool_or(j.version_seen IS NULL) AS is_new
+    FROM judged AS j WHERE NOT EXISTS (SELECT 1 FROM skipped AS s WHERE s.n = j.n)
+    GROUP BY j.execution_id
 ), opened AS (
     INSERT INTO noetl.stream (execution_id, shard_id, tenant_id, organization_id, version, closed)
     SELECT execution_id, shard_id, tenant_id, organization_id, version, closed FROM grown WHERE is_new
@@ -110,7 +119,8 @@ payload_out AS (
     FROM unnest(:payload_offers::integer[], :payload_tenants::text[], :payload_organizations::text[],
                 :payload_digests::text[], :payload_media_types::text[], :payload_contents::bytea[])
         AS t(offer, tenant_id, organization_id, sha256, media_type, content)
-    WHERE t.offer = ANY (ARRAY(SELECT fresh.offer FROM fresh))
+    WHERE t.offer = ANY (ARRAY(
+        SELECT j.offer FROM judged AS j WHERE NOT EXISTS (SELECT 1 FROM skipped AS s WHERE s.n = j.n)))
     ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
 )
 
