@@ -132,7 +132,7 @@ class Decider:
         for waiting in taken:
             one = waiting.input
             try:
-                held, playbook = await _patiently(self._load, batch, one)
+                held, playbook = await _patiently(self._load, batch, waiting)
             except Terminal as error:  # an execution that cannot be read stops nobody else
                 _refuse(waiting, error)
                 continue
@@ -152,9 +152,11 @@ class Decider:
                 _refuse(waiting, refusal)
         return batch, kept
 
-    async def _load(self, batch: Batch, one: Input) -> tuple[Held | None, CompiledPlaybook]:
+    async def _load(self, batch: Batch, waiting: _Waiting) -> tuple[Held | None, CompiledPlaybook]:
+        one = waiting.input
         held = batch.states.get(one.execution_id) or self._states.cached(one.execution_id)
-        if held is None:
+        # The id of a new execution was just made: only a start that was tried before can be in the ledger.
+        if held is None and (waiting.is_uncertain or not isinstance(one, StartInput)):
             try:
                 held = await self._states.load(one.execution_id)
             except ExecutionUnknown:
