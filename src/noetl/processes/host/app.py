@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from noetl.core.codec import parse_json
-from noetl.core.errors import ExecutionUnknown, NoetlError, RequestInvalid
+from noetl.core.errors import ExecutionUnknown, HostUnavailable, NoetlError, RequestInvalid
 from noetl.core.event import Event, envelope
 from noetl.core.execution.state import ExecutionState
 from noetl.core.limits import DOCUMENT_BYTES_MAX
@@ -59,6 +59,8 @@ class HostApi:
         return JSONResponse({"status": "ok", **self._facts()})
 
     async def _start(self, request: Request) -> Response:
+        if self._facts()["only_reads"]:
+            raise HostUnavailable("this host only reads and leaves in a moment: try again")
         body = await _body(request)
         text, file, payload = body.get("playbook"), body.get("file", "<playbook>"), body.get("payload") or {}
         if not isinstance(text, str) or not isinstance(file, str):
