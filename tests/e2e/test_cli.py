@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,3 +157,26 @@ def test_a_client_goes_on_when_its_host_is_killed(tmp_path: Path) -> None:
         host.communicate()
         out, err = client.communicate(timeout=60)
         assert json.loads(out)["result"] == {"n": 20}, err
+
+
+def test_on_a_terminal_the_running_step_is_shown_while_it_runs(noetl: Cli, tmp_path: Path) -> None:
+    file = write(tmp_path, slow_chain(3, seconds=0.2))
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-m", "noetl", "run", file],
+        env=noetl.environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=theirs,
+    ) as process:
+        os.close(theirs)
+        seen = b""
+        with contextlib.suppress(OSError):  # the terminal's way of saying that the other side has gone
+            while chunk := os.read(ours, 4096):
+                seen += chunk
+        assert process.wait(30) == 0
+    os.close(ours)
+    shown = seen.decode()
+    assert "… s1#1" in shown
+    assert shown.index("… s1#1") < shown.index("✓ s1")
+    assert "COMPLETED" in shown

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from noetl.core import event as kinds
-from noetl.core.errors import ExecutionUnknown, RequestInvalid
+from noetl.core.errors import AppendOverloaded, ExecutionUnknown, RequestInvalid
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from noetl.core.expression import parse_count
@@ -345,3 +345,16 @@ async def test_a_restored_or_promoted_database_begins_a_new_incarnation(tmp_path
             second = await engine.engine.ledger.incarnation()
         assert second != first
         first = second
+
+
+@asynchronous
+async def test_a_full_decider_refuses_new_executions_and_nothing_else(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = "workflow:\n  - {step: start, tool: {kind: noop}}\n"
+    async with running_engine(address, tmp_path) as engine:
+        running = await engine.start(body.replace("noop", 'python, code: "import time; time.sleep(0.2)"'))
+        monkeypatch.setattr("noetl.engine.control.decider.DECIDE_INPUTS_WAITING_MAX", 0)
+        with pytest.raises(AppendOverloaded):
+            await engine.start(body)
+        assert (await engine.finish(running)).state.status is Status.COMPLETED

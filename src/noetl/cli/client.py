@@ -21,7 +21,6 @@ class Refused(NoetlError):
     def __init__(self, status: int, body: dict[str, Any]) -> None:
         self.status = status
         self.body = body
-        self.problem_code = str(body.get("code", "unknown"))
         super().__init__(str(body.get("detail", body)))
 
 

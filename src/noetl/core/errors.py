@@ -2,7 +2,6 @@
 
 NoetlError
 ├── PlaybookInvalid      (Terminal)   the document breaks a rule of the language
-├── PlaybookUnknown      (Terminal)   no such playbook
 ├── RequestInvalid       (Terminal)   a request to the host or the command line is wrong
 ├── SettingsInvalid      (Terminal)   an environment variable or option is out of range
 ├── TemplateInvalid      (Terminal)   a template does not compile
@@ -14,13 +13,11 @@ NoetlError
 ├── ExecutionClosed      (Terminal)   a fact arrived after the terminal event
 ├── ExecutionUnknown     (Terminal)   no such execution in this tenant and organization
 ├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
-├── IncarnationChanged   (Terminal)   the ledger was restored or promoted under a reader
 ├── LedgerCorrupt        (Terminal)   stored bytes do not agree with their checksum or order
 ├── PayloadMissing       (Terminal)   a reference names bytes that are not there
 ├── PayloadCorrupt       (Terminal)   stored bytes do not have the digest of their reference
 ├── SchemaOutdated       (Terminal)   the database must be migrated first
 ├── EmbeddedPostgresFailed (Terminal) the private Postgres could not be started or stopped
-├── HostRunning          (Terminal)   another process is already the host of this home
 ├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
 ├── AppendOverloaded     (Transient)  the append queue is full
 ├── HostUnavailable      (Transient)  the host process does not answer
@@ -69,10 +66,6 @@ class PlaybookInvalid(Terminal):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))
-
-
-class PlaybookUnknown(Terminal):
-    code = "playbook_unknown"
 
 
 class RequestInvalid(Terminal):
@@ -125,10 +118,6 @@ class LeaseLost(Terminal):
     code = "lease_lost"
 
 
-class IncarnationChanged(Terminal):
-    code = "incarnation_changed"
-
-
 class LedgerCorrupt(Terminal):
     code = "ledger_corrupt"
 
@@ -147,10 +136,6 @@ class SchemaOutdated(Terminal):
 
 class EmbeddedPostgresFailed(Terminal):
     code = "embedded_postgres_failed"
-
-
-class HostRunning(Terminal):
-    code = "host_running"
 
 
 class LedgerUnavailable(Transient):

@@ -32,7 +32,7 @@ WARNINGS_MAX = 20
 # --- appending -------------------------------------------------------------------------------------------
 APPEND_BATCH_EVENTS_MAX = 512
 APPEND_QUEUE_EVENTS_MAX = 20_000
-DECIDE_MISSES_MAX = 3
+DECIDE_INPUTS_WAITING_MAX = 10_000
 
 # --- payloads --------------------------------------------------------------------------------------------
 PAYLOAD_INLINE_BYTES_MAX = 65_536

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from typing import ParamSpec, TypeVar
 
 from noetl.core.errors import (
+    AppendOverloaded,
     EnvelopeInvalid,
     ExecutionUnknown,
     LeaseLost,
@@ -22,7 +23,7 @@ from noetl.core.errors import (
     TransitionConflict,
 )
 from noetl.core.event import Event
-from noetl.core.execution.state import ExecutionState
+from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
 from noetl.core.playbook.compile import CompiledPlaybook
 from noetl.engine.control.batch import Batch
 from noetl.engine.control.inputs import FactInput, Input, RestoreInput, StartInput, Turn
@@ -71,7 +72,11 @@ class Decider:
         self._heads = {head.shard_id: head for head in heads}
 
     async def tell(self, one: Input) -> None:
-        """Apply one input and return when its consequences are committed."""
+        """Apply one input and return when its consequences are committed.
+
+        Facts are bounded by the slots; new executions are refused when too much waits already."""
+        if isinstance(one, StartInput) and len(self._inputs) >= DECIDE_INPUTS_WAITING_MAX:
+            raise AppendOverloaded(f"{len(self._inputs)} inputs are waiting to be decided: try again later")
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._inputs.append(_Waiting(one, answer))
         self._wake.set()
@@ -257,10 +262,6 @@ class Decider:
             and event.meta.get("attempt") == one.fact.attempt
             for event in events
         )
-
-    def state_of(self, execution_id: int) -> ExecutionState | None:
-        held = self._states.cached(execution_id)
-        return held.state if held else None
 
 
 async def _patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -35,11 +35,6 @@ class Sessions:
         held.free += slots
         self._has_free.set()
 
-    def disconnect(self, session_id: int) -> list[tuple[int, str]]:
-        """Forget a session; returns what it held."""
-        held = self._sessions.pop(session_id, None)
-        return list(held.holds) if held else []
-
     @property
     def ids(self) -> list[int]:
         return list(self._sessions)

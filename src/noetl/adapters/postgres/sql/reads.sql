@@ -33,9 +33,6 @@ FROM pg_control_system() AS s, pg_control_checkpoint() AS c
 WHERE (l.system_identifier, l.timeline_id) IS DISTINCT FROM (s.system_identifier, c.timeline_id)
 RETURNING l.ledger_incarnation::text AS ledger_incarnation
 
--- name: stream_shard
-SELECT shard_id, tenant_id, organization_id, closed FROM noetl.stream WHERE execution_id = :execution_id::bigint
-
 -- name: payload
 SELECT content FROM noetl.payload
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text AND sha256 = :sha256::text
