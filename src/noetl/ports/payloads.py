@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 from noetl.core.reference import Payload, Reference
@@ -16,4 +17,14 @@ class PayloadStore(Protocol):
 
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         """The bytes, verified against the digest.  Raises PayloadMissing or PayloadCorrupt."""
+        ...
+
+
+class LargePayloadStore(PayloadStore, Protocol):
+    """A store for bytes of any size."""
+
+    async def put_stream(
+        self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
+    ) -> Reference:
+        """Make bytes durable whose size and digest are known only at their end.  Memory stays bounded."""
         ...

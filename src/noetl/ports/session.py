@@ -33,6 +33,16 @@ class Fact(NamedTuple):
     payloads: Sequence[Payload] = ()
 
 
+class Stop(NamedTuple):
+    """A word about work that a worker holds.  `drain` starts no further rows and lets the running ones end; otherwise
+    the work is ended at once and reported as cancelled."""
+
+    execution_id: int
+    command_id: str
+    attempt: int
+    drain: bool = False
+
+
 class ClaimWithdrawn(Exception):
     """The claim behind an announced command was not committed: forget the command."""
 
@@ -58,6 +68,10 @@ class WorkerSession(Protocol):
 
     async def report(self, fact: Fact) -> None: ...
 
+    async def next_stop(self) -> Stop:
+        """Wait for a word to stop something.  About work that is not held it says nothing."""
+        ...
+
 
 class CommandSink(Protocol):
     """The control plane's end of a session."""
@@ -78,4 +92,8 @@ class CommandSink(Protocol):
 
     def withdraw(self, message: CommandMessage) -> None:
         """Take back an announced command."""
+        ...
+
+    def stop(self, stop: Stop) -> None:
+        """Tell the worker to stop something that it holds.  Never blocks."""
         ...

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from noetl.core.errors import Failure
+from noetl.ports.secrets import Credential
+
+
+class BodySink(Protocol):
+    """Where a tool puts a body that is too large to hold."""
+
+    async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str) -> Mapping[str, object]:
+        """Store the bytes; returns the reference as it is recorded."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +32,11 @@ class ToolCall:
     execution_id: int
     step: str
     label: str
+    auth: Credential | Mapping[str, Credential] | None = None
+    """The resolved `auth`: one credential, or by alias."""
+    sink: BodySink | None = None
+    is_row: bool = False
+    """One of many equal calls of a frame: a tool may send them on together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +56,8 @@ class ToolSettings:
 
     python_children: int
     python_memory_bytes: int
+    http_allow: tuple[str, ...] = ()
+    """Addresses beyond the public internet that the http tool may reach: `loopback`, networks, names."""
 
 
 class Tool(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from noetl.ports.session import ClaimWithdrawn, CommandMessage, ControlPlane, Fact
+from noetl.ports.session import ClaimWithdrawn, CommandMessage, ControlPlane, Fact, Stop
 
 
 class InProcessSession:
@@ -19,6 +19,7 @@ class InProcessSession:
         # One gate per announcement, not per claim: a commit that is tried again announces the same claim again, and
         # whoever prepares the withdrawn one must not see, or take away, the gate of the next.
         self._gates: dict[int, asyncio.Future[bool]] = {}
+        self._stops: asyncio.Queue[Stop] = asyncio.Queue()
 
     @property
     def session_id(self) -> int:
@@ -39,6 +40,12 @@ class InProcessSession:
 
     def withdraw(self, message: CommandMessage) -> None:
         self._gates[id(message)].set_result(False)
+
+    def stop(self, stop: Stop) -> None:
+        self._stops.put_nowait(stop)
+
+    async def next_stop(self) -> Stop:
+        return await self._stops.get()
 
     async def next_command(self) -> CommandMessage:
         return await self._commands.get()
