@@ -13,10 +13,11 @@ import asyncpg
 import pytest
 
 from noetl.adapters.postgres.shape import result_function_sql
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes, canonical_json
 from noetl.core.errors import EnvelopeInvalid, LedgerCorrupt
-from noetl.core.event import KINDS, Event, envelope, seal
+from noetl.core.event import Event, envelope, seal
+from noetl.core.kinds import KINDS
 from noetl.core.limits import EVENT_RESULT_BYTES_MAX
 from noetl.core.reference import Result
 from tests.support.aio import asynchronous

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.errors import AppendOverloaded, ExecutionUnknown, RequestInvalid
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.tables import StoredEvent, event_of
-from noetl.core import event as kinds
-from noetl.core.event import KINDS, Event
+from noetl.core import kinds
+from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
+from noetl.core.kinds import KINDS
 from noetl.engine.control.states import States
 
 

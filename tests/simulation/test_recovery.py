@@ -16,7 +16,7 @@ from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults, Mishap, Outcome
 from noetl.adapters.memory.ledger import MemoryLedger
 from noetl.adapters.session.in_process import InProcessSession
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.errors import ExecutionClosed, LeaseLost
 from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState, Status

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.event import Event, Sealed, seal
 from noetl.core.reference import Payload, Result, address
 from noetl.ports.clock import Clock, IdSource

@@ -14,15 +14,16 @@ from typing import Any
 
 import yaml
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import Failure, PlaybookInvalid, Problem, TemplateFailed
-from noetl.core.event import KINDS, Draft, Event, seal
+from noetl.core.event import Draft, Event, seal
 from noetl.core.execution.context import command_body
 from noetl.core.execution.decide import Decision, decide
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import Command, Entry, ExecutionState
 from noetl.core.expression import plain, render, view_of
+from noetl.core.kinds import KINDS
 from noetl.core.limits import ATOM_BYTES_MAX
 from noetl.core.playbook.compile import CompiledPlaybook, compile_playbook
 from noetl.core.reference import MEDIA_JSON, Payload, Result, address

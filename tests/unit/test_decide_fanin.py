@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.execution.state import Status
 from tests.support.playbooks import BOOM, JsonObject, Simulated, graph, step, workflow
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Draft, Event

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.errors import Failure
 from noetl.core.event import Draft
 from noetl.core.execution.decide import decide

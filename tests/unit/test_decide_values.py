@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.event import Draft
 from noetl.core.execution.decide import decide

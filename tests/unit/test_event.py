@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid
-from noetl.core.event import KINDS, Event, EventKind, envelope, same_content, seal
+from noetl.core.event import Event, envelope, same_content, seal
+from noetl.core.kinds import KINDS, EventKind
 from noetl.core.limits import EVENT_BODY_BYTES_MAX, EVENT_RESULT_BYTES_MAX
 from noetl.core.reference import Result
 

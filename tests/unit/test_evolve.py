@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Draft, Event
 from noetl.core.execution.evolve import evolve, fold_all, nested, retry_timer, write

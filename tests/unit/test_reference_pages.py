@@ -24,7 +24,7 @@ from noetl.cli.reference import (
     read_schema,
     schema_markdown,
 )
-from noetl.core.event import KINDS
+from noetl.core.kinds import KINDS
 
 PAGES = Path(__file__).parents[2] / "docs" / "reference"
 # The list of event types in the engine's design, in its order, with the heartbeats that it leaves out.

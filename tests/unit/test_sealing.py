@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetl.core.codec import canonical_json
-from noetl.core.event import KINDS, Event, envelope, seal
+from noetl.core.event import Event, envelope, seal
+from noetl.core.kinds import KINDS
 from noetl.core.reference import Result
 
 words = st.text(st.characters(exclude_categories=("Cs",)), min_size=1, max_size=12)

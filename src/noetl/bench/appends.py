@@ -14,7 +14,7 @@ from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.bench.ground import Ground
 from noetl.bench.measure import Metric, Report
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.event import Event, seal
 from noetl.core.ids import ExecutionId, quarter_of
 from noetl.core.reference import Result

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from noetl.core.event import KINDS, EventKind
+from noetl.core.kinds import KINDS, EventKind
 
 ENVELOPE = {
     "execution_id": "the execution; its high bits are the time of its start",

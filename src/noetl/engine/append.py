@@ -17,7 +17,7 @@ from noetl.core.errors import (
     TransitionConflict,
     VersionConflict,
 )
-from noetl.core.event import KINDS
+from noetl.core.kinds import KINDS
 from noetl.core.limits import APPEND_BATCH_EVENTS_MAX, APPEND_QUEUE_EVENTS_MAX
 from noetl.ports.ledger import Appended, AppendOutcome, Ledger, Offer
 

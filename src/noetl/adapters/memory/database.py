@@ -10,7 +10,8 @@ from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
 from noetl.core.errors import EnvelopeInvalid, TransitionConflict
-from noetl.core.event import KINDS, Sealed
+from noetl.core.event import Sealed
+from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.ledger import Advance, AppendOutcome, Fence, LeftOut, Offer, ShardHead
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from noetl.adapters.postgres.rows import advance_document, nul_shielded, refuse_nul_in_text
 from noetl.adapters.postgres.statements import Statement, composed
 from noetl.core.codec import canonical_json
-from noetl.core.event import KINDS
+from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.ledger import Advance, ExecutionRow, IdempotencyRow, QueuedCommand
 

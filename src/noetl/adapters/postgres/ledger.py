@@ -15,7 +15,8 @@ from noetl.adapters.postgres.rows import (
 )
 from noetl.adapters.postgres.statements import composed, query
 from noetl.core.errors import EnvelopeInvalid
-from noetl.core.event import KINDS, Event
+from noetl.core.event import Event
+from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.ledger import (
     Advance,

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.event import Draft, Event
 from noetl.core.execution.arcs import Routing, route
 from noetl.core.execution.evolve import evolve

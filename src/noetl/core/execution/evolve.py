@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
 from noetl.core.execution.state import (

@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_json
 from noetl.core.errors import ExecutionClosed, ExecutionUnknown, LeaseLost
 from noetl.core.event import Draft, Event

@@ -7,7 +7,7 @@ import logging
 from copy import deepcopy
 from typing import Any
 
-from noetl.core import event as kinds
+from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import (
     EnvelopeInvalid,
