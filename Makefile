@@ -11,11 +11,11 @@ STAMP  := $(VENV)/.stamp
 .PHONY: help setup demo test test-all coverage check bench
 
 help:
-	@echo "make demo      run the first example and show the events it left in the ledger"
+	@echo "make demo      run a whole pipeline on this machine and show what it left"
 	@echo "make test      all tests except the long ones"
 	@echo "make test-all  all tests, and the coverage of the core"
 	@echo "make check     format, lint, types and the rules of the source tree"
-	@echo "make bench     measure latency, chains of steps and appends on this machine"
+	@echo "make bench     measure latency, chains of steps, loops and appends on this machine"
 
 setup: $(STAMP)
 
@@ -29,13 +29,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 demo: $(STAMP)
-	@echo "demo: noetl run examples/hello_world.yaml"
-	@answer="$$($(BIN)/noetl run examples/hello_world.yaml --json)" || { printf '%s\n' "$$answer"; exit 1; }; \
-	printf '%s\n' "$$answer"; \
-	execution_id="$$(printf '%s' "$$answer" | \
-		$(BIN)/python -c 'import json, sys; print(json.load(sys.stdin)["execution_id"])')" || exit 1; \
-	echo "demo: noetl events $$execution_id"; \
-	$(BIN)/noetl events "$$execution_id"
+	@$(BIN)/noetl demo
 
 test: $(STAMP)
 	@$(BIN)/python -m pytest -m "not long"
@@ -53,4 +47,4 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append --json
+	@$(BIN)/noetl bench latency chain append map http_map --json

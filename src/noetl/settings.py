@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from noetl.core.errors import SettingsInvalid
 from noetl.core.limits import PYTHON_CHILDREN_MAX, PYTHON_MEMORY_BYTES_MAX
+from noetl.core.secret import KEY_RULE, Secret, key_from_text
 from noetl.core.shards import SHARD_COUNT_DEFAULT, SHARD_COUNT_MAX
 
 
@@ -27,6 +29,24 @@ class Settings:
     python_memory_bytes: int
     reader_connections: int
     log_level: str
+    credential_key: Secret[bytes] | None = field(default=None, compare=False)
+    credential_key_file: Path | None = None
+
+    is_owner_named: bool = False
+    """Whether the environment names the tenant or the organization: then a client says so to its server."""
+    host: str = "127.0.0.1"
+    port: int = 8082
+    token: str | None = field(default=None, compare=False)
+    worker_token: str | None = field(default=None, compare=False)
+    tokens_file: Path | None = None
+    server_url: str | None = None
+    session_lease_seconds: float = 3.0
+    worker_pool: str = "default"
+    worker_grace_seconds: float = 25.0
+    http_allow: tuple[str, ...] | None = None
+    """Addresses beyond the public internet for the http tool; None leaves it to the shape of the process."""
+    place: Mapping[str, str] = field(default_factory=dict)
+    """Where a worker runs: node, zone, region, cluster."""
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"
@@ -57,7 +77,67 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         * _number(source, "NOETL_PYTHON_MEMORY_MB", PYTHON_MEMORY_BYTES_MAX // 1024**2, 64, 1024**2),
         reader_connections=_number(source, "NOETL_POSTGRES_POOL_MAX_SIZE", 8, 1, 1000),
         log_level=level,
+        credential_key=_credential_key(source),
+        credential_key_file=_path(source, "NOETL_CREDENTIAL_KEY_FILE"),
+        is_owner_named=any(source.get(name) for name in ("NOETL_TENANT_ID", "NOETL_ORGANIZATION_ID")),
+        host=source.get("NOETL_HOST") or "127.0.0.1",
+        port=_number(source, "NOETL_PORT", 8082, 0, 65_535),
+        token=_token(source, "NOETL_TOKEN"),
+        worker_token=_token(source, "NOETL_WORKER_TOKEN"),
+        tokens_file=_path(source, "NOETL_TOKENS_FILE"),
+        server_url=server_url(source.get("NOETL_SERVER_URL"), "NOETL_SERVER_URL"),
+        session_lease_seconds=_seconds(source, "NOETL_SESSION_LEASE_SECONDS", 3.0, 0.3, 3600.0),
+        worker_pool=_name(source, "NOETL_WORKER_POOL"),
+        worker_grace_seconds=_seconds(source, "NOETL_WORKER_GRACE_SECONDS", 25.0, 0.0, 86_400.0),
+        http_allow=_list(source, "NOETL_HTTP_ALLOW"),
+        place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
     )
+
+
+_PLACE = {"node": "NOETL_NODE_ID", "zone": "NOETL_ZONE", "region": "NOETL_REGION", "cluster": "NOETL_CLUSTER_ID"}
+TOKEN_CHARS_MIN = 16
+
+
+def server_url(text: str | None, name: str) -> str | None:
+    """The address of a server: scheme, host and port, and nothing else."""
+    if not text:
+        return None
+    parts = urlsplit(text)
+    try:
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_good = False
+    if not is_good or parts.path not in ("", "/") or parts.query or parts.fragment or "@" in parts.netloc:
+        # Not quoted: somebody may have put a password into it.
+        raise SettingsInvalid(f"{name} must be http://host:port or https://host:port, without path and user")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _token(source: Mapping[str, str], variable: str) -> str | None:
+    value = source.get(variable)
+    if not value:
+        return None
+    if len(value) < TOKEN_CHARS_MIN or not value.isascii() or not value.isprintable() or " " in value:
+        raise SettingsInvalid(f"{variable} must be at least {TOKEN_CHARS_MIN} ASCII characters without spaces")
+    return value
+
+
+def _path(source: Mapping[str, str], variable: str) -> Path | None:
+    text = source.get(variable)
+    return Path(text).expanduser().absolute() if text else None
+
+
+def _credential_key(source: Mapping[str, str]) -> Secret[bytes] | None:
+    text = source.get("NOETL_CREDENTIAL_KEY")
+    if not text:
+        return None
+    if source.get("NOETL_CREDENTIAL_KEY_FILE"):
+        raise SettingsInvalid("set NOETL_CREDENTIAL_KEY or NOETL_CREDENTIAL_KEY_FILE, not both")
+    try:
+        return key_from_text(text)
+    except ValueError:
+        # The cause would quote what was meant as a key.
+        raise SettingsInvalid(f"NOETL_CREDENTIAL_KEY must be {KEY_RULE}") from None
 
 
 def _name(source: Mapping[str, str], variable: str) -> str:
@@ -65,6 +145,11 @@ def _name(source: Mapping[str, str], variable: str) -> str:
     if not value or len(value) > 100 or any(not character.isprintable() for character in value):
         raise SettingsInvalid(f"{variable} must be 1 to 100 printable characters")
     return value
+
+
+def _list(source: Mapping[str, str], variable: str) -> tuple[str, ...] | None:
+    text = source.get(variable)
+    return None if text is None else tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _number(source: Mapping[str, str], variable: str, default: int, low: int, high: int) -> int:
@@ -77,4 +162,17 @@ def _number(source: Mapping[str, str], variable: str, default: int, low: int, hi
         raise SettingsInvalid(f"{variable} must be a whole number, not {text!r}") from error
     if not low <= value <= high:
         raise SettingsInvalid(f"{variable} must be between {low} and {high}, not {value}")
+    return value
+
+
+def _seconds(source: Mapping[str, str], variable: str, default: float, low: float, high: float) -> float:
+    text = source.get(variable)
+    if not text:
+        return default
+    try:
+        value = float(text)
+    except ValueError as error:
+        raise SettingsInvalid(f"{variable} must be a number of seconds, not {text!r}") from error
+    if not low <= value <= high:
+        raise SettingsInvalid(f"{variable} must be between {low:g} and {high:g} seconds, not {text}")
     return value

@@ -40,23 +40,26 @@ ALSO_IN_TESTS = ("no pickle", "safe YAML", "no star imports", "telling names")
 # rule: {key: reason}.  The key is a file, or a file and the definition around the place.
 EXCUSED: dict[str, dict[str, str]] = {
     "environment": {
-        "src/noetl/tools/python/child.py": "gives user code a clean environment of its own",
-        "src/noetl/tools/python/leftovers.py": "looks whether user code changed the child's environment",
-        "src/noetl/tools/python/zygote.py::main": "empties what its children would inherit",
+        "src/noetl/tools/python/child/loop.py": "gives user code a clean environment of its own",
+        "src/noetl/tools/python/child/leftovers.py": "looks whether user code changed the child's environment",
+        "src/noetl/tools/python/child/zygote.py::main": "empties what its children would inherit",
     },
     "named errors": {
         "src/noetl/engine/control/decider.py::_applied": "task supervision: one execution, not the decider",
+        "src/noetl/engine/work/frames.py::FrameRun._run_row": "task supervision: a defect fails one row only",
         "src/noetl/engine/work/worker.py::Worker._guarded": "task supervision: a defect fails one command only",
         "src/noetl/processes/host/host.py::Host._main": "process entry: handed to the thread that waits",
-        "src/noetl/tools/python/child.py::Child._render": "tool boundary: filters meet data of any kind",
-        "src/noetl/tools/python/child.py::Child._run": "tool boundary: user code may raise anything",
-        "src/noetl/tools/python/child.py::Child._value": "tool boundary: str() of a user's object",
-        "src/noetl/tools/python/child.py::serve": "process entry: the worker sees the connection end",
-        "src/noetl/tools/python/failures.py::_message": "tool boundary: str() of a user's exception",
-        "src/noetl/tools/python/failures.py::_traceback": "tool boundary: as above, for the traceback",
-        "src/noetl/tools/python/zygote.py::warm": "process entry: the child that needs it reports the error",
+        "src/noetl/tools/python/child/loop.py::Child._render": "tool boundary: filters meet data of any kind",
+        "src/noetl/tools/python/child/loop.py::Child._run": "tool boundary: user code may raise anything",
+        "src/noetl/tools/python/child/loop.py::Child._value": "tool boundary: str() of a user's object",
+        "src/noetl/tools/python/child/loop.py::serve": "process entry: the worker sees the connection end",
+        "src/noetl/tools/python/child/failures.py::_message": "tool boundary: str() of a user's exception",
+        "src/noetl/tools/python/child/failures.py::_traceback": "tool boundary: as above, for the traceback",
+        "src/noetl/tools/python/child/zygote.py::warm": "process entry: the child that needs it reports the error",
     },
     "SQL in files": {
+        "src/noetl/bench/loops.py::_bare": "the plain driver loop beside the product",
+        "src/noetl/bench/loops.py::_bare.commit": "the plain driver loop beside the product",
         "src/noetl/adapters/postgres/embedded.py": "roles and databases, before any driver can connect",
         "src/noetl/adapters/postgres/migrate.py::_ensure_partitions": "a partition's name and bounds are no values",
         "src/noetl/adapters/postgres/shape.py": "generates the text that a migration holds",
@@ -197,7 +200,7 @@ def test_a_proper_use_is_accepted(rule: str, text: str) -> None:
     [
         ("clock and chance", "src/noetl/adapters/memory/clock.py", "import time\nx = time.time()"),
         ("environment", "src/noetl/settings.py", "import os\nx = os.environ"),
-        ("no code from text", "src/noetl/tools/python/child.py", "exec(code, {})"),
+        ("no code from text", "src/noetl/tools/python/child/loop.py", "exec(code, {})"),
         ("no print", "src/noetl/cli/main.py", "print('x')"),
     ],
 )

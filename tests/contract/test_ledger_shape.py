@@ -76,10 +76,10 @@ def samples(b: Backend, execution_id: int) -> list[Event]:
             kinds.STEP_DECIDED,
             "step.decided/s#1",
             meta={"outcome": "failed", "error": ERROR, "arcs": [], "targets": ["x"]},
-            stage_id="stage",
-            frame_id="stage/1",
             parent_event_id=9,
         ),
+        *loop_samples(b, execution_id, ok=ok, failed=failed, reference=reference.to_json()),
+        *lifecycle_samples(b, execution_id, ok=ok),
         e(execution_id, kinds.PLAYBOOK_COMPLETED, "execution.terminal", result=ok, meta={"step": "s"}),
     ]
 
@@ -89,17 +89,98 @@ def content_of(event: Event) -> Event:
     return event._replace(shard_id=0, position=0, stream_version=0, ingest_time="")
 
 
+def loop_samples(
+    b: Backend, execution_id: int, *, ok: dict[str, Any], failed: dict[str, Any], reference: dict[str, Any]
+) -> list[Event]:
+    """A loop of two frames: one is lost, taken over and committed, the other fails."""
+    stage = {"stage_id": "s#1"}
+    window = {"step": "s", "run": 1, "first": 0, "rows": 9, "concurrency": 4}
+    taken_over = {"retry_mode": "behind_persisted_rows", "skipped": 3}
+    policy = {"is_sequential": False, "max_in_flight": 4, "is_best_effort": True, "one_row_frames": False}
+    counts = {"outcomes": {"success": 8, "failed": 1, "skipped": 0}, "profile": {"rows": 9, "wall_ms": 12.5}}
+
+    def frame(event_type: str, number: int, attempt: int, **fields: Any) -> Event:
+        frame_id = f"s#1/{number}"
+        key = kinds.frame_key(event_type, frame_id, attempt)
+        return b.make.event(execution_id, event_type, fields.pop("key", key), frame_id=frame_id, **stage, **fields)
+
+    collection = {"ref": reference, "path": []}
+    return [
+        b.make.event(
+            execution_id,
+            kinds.LOOP_STARTED,
+            kinds.loop_started_key("s#1"),
+            meta={"step": "s", "run": 1, "total": 18, "collection": collection, "policy": policy, "parents": []},
+            **stage,
+        ),
+        frame(kinds.FRAME_DISPATCHED, 1, 1, meta={**window, "number": 1, "attempt": 1}),
+        frame(kinds.FRAME_STARTED, 1, 1, meta={"attempt": 1, "session": "7"}),
+        frame(
+            kinds.FRAME_HEARTBEAT,
+            1,
+            1,
+            key=kinds.frame_heartbeat_key("s#1/1", 1, 1),
+            meta={"step": "s", "attempt": 1, "n": 1, "ranges": [[0, 2], [5, 6]], "failed": 1},
+            payload_ref=reference,
+        ),
+        frame(kinds.FRAME_ABANDONED, 1, 1, meta={"step": "s", "attempt": 1, **taken_over}),
+        frame(kinds.FRAME_DISPATCHED, 1, 2, meta={**window, "number": 1, "attempt": 2, **taken_over}),
+        frame(kinds.FRAME_STARTED, 1, 2, meta={"attempt": 2, "session": "8"}),
+        frame(
+            kinds.FRAME_COMMITTED,
+            1,
+            2,
+            key=kinds.frame_terminal_key("s#1/1"),
+            meta={"step": "s", "attempt": 2, **counts},
+            result=ok,
+            writes=[{"path": ["a"], "v": 1}],
+        ),
+        frame(
+            kinds.FRAME_FAILED,
+            2,
+            1,
+            key=kinds.frame_terminal_key("s#1/2"),
+            meta={"step": "s", "attempt": 1, "outcomes": {"success": 0, "failed": 9, "skipped": 0}},
+            result=failed,
+        ),
+        b.make.event(
+            execution_id,
+            kinds.LOOP_DONE,
+            kinds.loop_done_key("s#1"),
+            meta={"step": "s", "run": 1, "total": 18, "done": 18, "failed": 10, "frames": 2, "status": "ok"},
+            **stage,
+        ),
+    ]
+
+
+def lifecycle_samples(b: Backend, execution_id: int, *, ok: dict[str, Any]) -> list[Event]:
+    """A child that is waited for, and a wish to end early."""
+    e, c = b.make.event, {"command_id": "s#2"}
+    link = {"step": "s", "n": 1, "child_execution_id": "9", "path": "p"}
+    return [
+        e(execution_id, kinds.CHILD_STARTED, kinds.child_key(kinds.CHILD_STARTED, "s#2", 1), meta=link, **c),
+        e(
+            execution_id,
+            kinds.CHILD_TERMINAL,
+            kinds.child_key(kinds.CHILD_TERMINAL, "s#2", 1),
+            meta={**link, "status": "completed"},
+            result=ok,
+            **c,
+        ),
+        e(execution_id, kinds.CANCEL_REQUESTED, kinds.CANCEL_REQUESTED_KEY, meta={"reason": "enough"}),
+    ]
+
+
 @pytest.mark.parametrize("way", ["append", "advance"])
-@pytest.mark.parametrize("end", [kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED])
+@pytest.mark.parametrize("end", sorted(kind.event_type for kind in KINDS.values() if kind.closes))
 @asynchronous
 async def test_every_kind_of_event_comes_back_as_it_was(backend: OpenBackend, way: str, end: str) -> None:
     async with backend() as b:
         execution = b.make.execution_id()
         events = samples(b, execution)
         events[-1] = events[-1]._replace(event_type=end)
-        assert {event.event_type for event in events} == set(KINDS) - (
-            {kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED} - {end}
-        )
+        ends = {kind.event_type for kind in KINDS.values() if kind.closes}
+        assert {event.event_type for event in events} == set(KINDS) - (ends - {end})
         if way == "append":
             await b.ledger.append([offer(3, *events)])
         else:

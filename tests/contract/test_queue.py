@@ -84,6 +84,41 @@ async def test_what_dead_sessions_hold_is_given_back(backend: OpenBackend) -> No
 
 
 @asynchronous
+async def test_one_session_gives_back_all_that_it_holds_or_some_of_it(backend: OpenBackend) -> None:
+    async with backend() as b:
+        execution, pool = b.make.execution_id(), f"pool{b.make.execution_id()}"
+        dead, alive = b.make.execution_id(), b.make.execution_id()
+        held = [command(execution, f"s{n}#1", pool=pool, session_id=dead, attempt=1) for n in range(4)]
+        await commit(b, queue=[*held, command(execution, "kept#1", pool=pool, session_id=alive, attempt=1)])
+        assert await b.queue.release(dead, commands=[(execution, "s2#1"), (execution, "kept#1"), (1, "s1#1")]) == 1
+        assert [row.command_id for row in await b.queue.waiting(pool=pool, limit=10)] == ["s2#1"]
+        assert await b.queue.release(dead, commands=[]) == 0
+        assert await b.queue.release(dead) == 3
+        waiting = await b.queue.waiting(pool=pool, limit=10)
+        assert sorted(row.command_id for row in waiting) == ["s0#1", "s1#1", "s2#1", "s3#1"]
+        assert await b.queue.release(dead) == 0
+        assert await b.queue.release(alive) == 1
+
+
+@asynchronous
+async def test_with_kinds_only_those_wait_that_need_no_other_tools(backend: OpenBackend) -> None:
+    async with backend() as b:
+        execution, pool = b.make.execution_id(), f"pool{b.make.execution_id()}"
+        for name, kind in (("a#1", "python"), ("b#1", "noop"), ("c#1", "http+noop"), ("d#1", "evaluate")):
+            await commit(b, queue=[command(execution, name, pool=pool, tool_kind=kind)])
+            await b.wait(0.001)
+
+        async def found(*kinds: str) -> list[str]:
+            return [row.command_id for row in await b.queue.waiting(pool=pool, limit=10, kinds=kinds)]
+
+        assert await found("noop") == ["b#1"]
+        assert await found("noop", "http") == ["b#1", "c#1"]
+        assert await found("http") == []
+        assert await found() == []
+        assert [row.command_id for row in await b.queue.waiting(pool=pool, limit=1, kinds=["noop"])] == ["b#1"]
+
+
+@asynchronous
 async def test_a_body_is_kept_as_it_is(backend: OpenBackend) -> None:
     async with backend() as b:
         execution = b.make.execution_id()
@@ -177,6 +212,10 @@ async def test_executions_of_other_tenants_do_not_exist(backend: OpenBackend) ->
         newest = await b.executions.newest(**OWNER, limit=2)
         assert newest == [rows[2], rows[1]]
         assert theirs not in {row.execution_id for row in await b.executions.newest(**OWNER, limit=1000)}
+        assert await b.executions.newest(**OWNER, limit=2, before=mine[2]) == [rows[1], rows[0]]
+        assert rows[0] not in await b.executions.newest(**OWNER, limit=1000, before=mine[0])
+        assert await b.executions.newest(**OWNER, limit=1, status=rows[2].status) == [rows[2]]
+        assert await b.executions.newest(**OWNER, limit=1000, status="NO SUCH") == []
 
 
 @asynchronous

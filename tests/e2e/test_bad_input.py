@@ -46,8 +46,8 @@ REFUSED = {
         ),
         ["playbook.yaml:", "step 'a'", "'set.x'", "__mro__"],
     ),
-    "unsupported_loop": (
-        playbook('workflow:\n  - step: a\n    loop: {in: "{{ [1] }}", iterator: i}\n    tool: {kind: noop}\n'),
+    "unsupported_cursor_loop": (
+        playbook("workflow:\n  - step: a\n    loop: {cursor: {claim: x}, iterator: i}\n    tool: {kind: noop}\n"),
         ["step 'a'", "loop"],
     ),
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.cli import cli
 
 
@@ -34,3 +36,13 @@ def test_a_running_host_is_not_disturbed() -> None:
         done = noetl("bench", "latency")
         assert done.code == 2
         assert "noetl down" in done.stderr
+
+
+@pytest.mark.long
+def test_a_chain_through_processes_keeps_at_least_half_of_the_embedded_speed() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "chain", "--remote", "--json", timeout=180)
+        assert done.code == 0, done.stderr
+        report = json.loads(done.stdout)
+        assert report["name"] == "chain_remote"
+        assert report["metrics"]["steps_per_s"]["ratio"] >= 0.5, report

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,8 +36,9 @@ def test_every_example_runs_to_its_end(noetl: Cli, example: Path) -> None:
     assert done.json["status"] == "COMPLETED"
     assert done.json["error"] is None
     events = noetl.events(done.json["execution_id"])
-    tasks = [event for event in events if event["event_type"] == "command.issued"]
-    assert len(events) <= 4 * len(tasks) + 2
+    count = Counter(event["event_type"] for event in events)
+    bound = 4 * count["command.issued"] + 3 * count["frame.dispatched"] + 2 * count["loop.started"] + 2
+    assert len(events) <= bound, count
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)

@@ -41,7 +41,8 @@ def test_every_noetl_command_of_the_documents_works(noetl: Cli, line: str) -> No
     if any("<" in word for word in words):
         run = noetl("run", str(ROOT / "examples" / "hello_world.yaml"), "--json")
         words = [run.json["execution_id"] if word.startswith("<") else word for word in _joined(words)]
-    words = [str(ROOT / word) if word.startswith("examples/") else word for word in words]
+    # A path of the catalog may look like a file; only what is one is made absolute.
+    words = [str(ROOT / word) if word.startswith("examples/") and (ROOT / word).exists() else word for word in words]
     done = noetl(*words)
     assert done.code == 0, done.stderr
 
@@ -63,8 +64,6 @@ def test_the_playbook_of_the_readme_is_valid() -> None:
     assert blocks
     for block in blocks:
         document = yaml.safe_load(block)
-        targets = {"cheer": {"step": "cheer", "tool": {"kind": "noop"}}}
-        document["workflow"] += list(targets.values())
         compile_playbook(yaml.safe_dump(document), file="README.md", kinds=tool_kinds())
 
 

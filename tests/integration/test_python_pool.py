@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import uvloop
@@ -20,62 +19,12 @@ import uvloop
 from noetl.core import limits
 from noetl.core.errors import TemplateFailed, TemplateInvalid, TemplateRefused
 from noetl.core.expression import ResultView
-from noetl.tools.python.pool import ChildPool, PythonTask, TaskOutcome
-
-T = TypeVar("T")
-TEST_SECONDS_MAX = 20.0
-
-
-def task(code: str, *, timeout: float = 10.0, **given: Any) -> PythonTask:
-    fields: dict[str, Any] = {"input": {}, "names": {}, "context": None, "libs": {}, "env": {}}
-    return PythonTask(code=code, timeout_seconds=timeout, filename="<playbook step>", **(fields | given))
-
-
-def with_pool(
-    test: Callable[[ChildPool], Awaitable[T]],
-    *,
-    runner: Callable[[Any], Any] = asyncio.run,
-    **options: Any,
-) -> T:
-    async def main() -> T:
-        pool = ChildPool(**options)
-        await pool.start()
-        try:
-            async with asyncio.timeout(TEST_SECONDS_MAX):
-                return await test(pool)
-        finally:
-            await pool.close()
-
-    result: T = runner(main())
-    return result
+from noetl.tools.python.pool import ChildPool, TaskOutcome
+from tests.support.children import group_of, is_alive, task, until, with_pool
 
 
 def run_one(code: str, **given: Any) -> TaskOutcome:
     return with_pool(lambda pool: pool.run(task(code, **given)))
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def group_of(pgid: int) -> list[int]:
-    """Living processes of a process group."""
-    found = []
-    for entry in os.listdir("/proc"):
-        with contextlib.suppress(OSError):
-            if entry.isdigit() and os.getpgid(int(entry)) == pgid and is_alive(int(entry)):
-                found.append(int(entry))
-    return found
-
-
-async def until(condition: Callable[[], Any], seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 # --- results ---------------------------------------------------------------------------------------------
@@ -214,7 +163,7 @@ def test_code_that_answers_for_itself_gets_no_further_than_its_own_task() -> Non
     forged = "def send(p): os.write(3, len(p).to_bytes(4, 'big') + p)\n"
 
     async def test(pool: ChildPool) -> None:
-        for payload in (b"", b"+{}", b"12345678+{}", bytes(7) + b"\x09+{}"):
+        for payload in (b"", b"+{}", b"12345678+" + bytes(8) + b"{}", bytes(7) + b"\xff+" + bytes(8) + b"{}"):
             outcome = await pool.run(task(f"{forged}send({payload!r})\nimport time\ntime.sleep(0.05)"))
             assert outcome.failure is not None
             assert outcome.failure.code == "RESULT_INVALID"
@@ -414,7 +363,7 @@ result = {
         os.close(ours)
         os.close(theirs)
     assert set(value["env"]) == {"PATH", "HOME", "TMPDIR"}
-    assert value["fds"] == [0, 1, 2, 3, 4]  # 4 reads the directory
+    assert value["fds"] == [0, 1, 2, 3, 4, 5]  # 5 reads the directory
     assert value["stdio"] == ["/dev/null"] * 3
     assert value["group"] is True
     assert value["umask"] == 0o077

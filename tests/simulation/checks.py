@@ -15,15 +15,7 @@ from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
 from noetl.core.kinds import KINDS
 from noetl.engine.control.states import States
-
-
-class Violation(AssertionError):
-    """The ledger says something that must not be."""
-
-
-def require(condition: bool, message: str) -> None:
-    if not condition:
-        raise Violation(message)
+from tests.simulation.frames import LoopChecker, require
 
 
 @dataclass(slots=True)
@@ -36,6 +28,7 @@ class Checker:
     ended_commands: set[tuple[int, str]] = field(default_factory=set)
     ended_executions: set[int] = field(default_factory=set)
     ids: set[int] = field(default_factory=set)
+    loops: LoopChecker = field(default_factory=LoopChecker)
 
     def observe(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
@@ -45,20 +38,21 @@ class Checker:
         key = (event.execution_id, event.command_id or "")
         self.positions[event.shard_id] += 1
         self.versions[event.execution_id] += 1
-        require(event.position == self.positions[event.shard_id], f"shard {event.shard_id} has a gap: {event}")
-        require(event.stream_version == self.versions[event.execution_id], f"a stream has a gap: {event}")
-        require(event.event_id not in self.ids, f"an id is used twice: {event}")
-        require(event.execution_id not in self.ended_executions, f"a fact behind the end: {event}")
+        require(event.position == self.positions[event.shard_id], f"shard {event.shard_id} has a gap", event)
+        require(event.stream_version == self.versions[event.execution_id], "a stream has a gap", event)
+        require(event.event_id not in self.ids, "an id is used twice", event)
+        require(event.execution_id not in self.ended_executions, "a fact behind the end", event)
         self.ids.add(event.event_id)
+        self.loops.observe(event)
         if event.event_type == kinds.COMMAND_CLAIMED:
             attempt = event.meta["attempt"]
             assert isinstance(attempt, int)
-            require(key not in self.ended_commands, f"a claim of an ended command: {event}")
-            require(attempt == self.attempts.get(key, 0) + 1, f"attempts do not rise by one: {event}")
+            require(key not in self.ended_commands, "a claim of an ended command", event)
+            require(attempt == self.attempts.get(key, 0) + 1, "attempts do not rise by one", event)
             self.attempts[key] = attempt
         if event.event_type in (kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED):
-            require(key not in self.ended_commands, f"a second terminal event: {event}")
-            require(event.meta["attempt"] == self.attempts.get(key, 0), f"a stale attempt reported: {event}")
+            require(key not in self.ended_commands, "a second terminal event", event)
+            require(event.meta["attempt"] == self.attempts.get(key, 0), "a stale attempt reported", event)
             self.ended_commands.add(key)
         if KINDS[event.event_type].closes:
             self.ended_executions.add(event.execution_id)

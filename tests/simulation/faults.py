@@ -13,9 +13,9 @@ from noetl.adapters.memory.faults import Faults, Mishap, Outcome
 
 # A read may fail; a write may also have happened all the same.
 READS = frozenset(
-    ("read_execution", "read_shard", "heads", "waiting", "due_timers", "next_due_in", "open_ids", "idempotent")
+    ("read_execution", "read_shard", "heads", "waiting", "due_timers", "next_due_in", "open_ids", "idempotent", "get")
 )
-WRITES = frozenset(("advance", "own_shards", "release_all"))
+WRITES = frozenset(("advance", "own_shards", "release", "release_all", "put"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from typing import Any
+from collections import Counter
+from typing import Any, NamedTuple
 
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
@@ -14,7 +15,8 @@ from noetl.adapters.memory.payloads import Contents, MemoryPayloads
 from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.core.codec import canonical_json, sha256_hex
-from noetl.core.errors import Failure, NoetlError
+from noetl.core.errors import Failure, NoetlError, PlaybookUnknown
+from noetl.engine.children.starter import ChildStarter
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.parts import ControlParts
@@ -25,11 +27,15 @@ from noetl.engine.control.watch import Watchers
 from noetl.engine.executions import ExecutionService
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
+from noetl.engine.starting import Starter
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
+from noetl.ports.owner import Owner
+from noetl.ports.secrets import Credential
 from noetl.ports.session import ControlPlane, Fact
 from noetl.ports.tool import ToolCall, ToolResult
 from tests.simulation.faults import Weather
+from tests.simulation.frames import LoopChecker, require
 
 
 class SimulatedTool:
@@ -38,18 +44,37 @@ class SimulatedTool:
 
     kind = "python"
 
-    def __init__(self, chance: random.Random, *, seconds_max: float) -> None:
+    def __init__(self, chance: random.Random, faults: Faults, *, seconds_max: float) -> None:
         self._chance = chance
+        self._faults = faults
         self._seconds_max = seconds_max
+        # Who checks what the rows of loops do; nobody, unless it is set.
+        self.loops: LoopChecker | None = None
+        self._active: Counter[tuple[int, str]] = Counter()
 
     async def start(self) -> None: ...
 
     async def close(self) -> None: ...
 
     async def run(self, call: ToolCall) -> ToolResult:
+        if not call.is_row or self.loops is None:
+            return await self._run(call)
+        key, index = (call.execution_id, call.step), call.input["index"]
+        assert isinstance(index, int)
+        require(not self.loops.is_persisted(*key, index), f"row {index} of {key} runs again")
+        self._active[key] += 1
+        limit = self.loops.in_flight_max(*key)
+        require(self._active[key] <= limit, f"{self._active[key]} rows of {key} run, the limit is {limit}")
+        try:
+            return await self._run(call)
+        finally:
+            self._active[key] -= 1
+
+    async def _run(self, call: ToolCall) -> ToolResult:
         seconds = call.input.get("seconds", self._chance.random() ** 2 * self._seconds_max)
         assert isinstance(seconds, int | float)
-        await asyncio.sleep(seconds)
+        # The process may die while user code runs.
+        await self._faults.pause(seconds)
         values = {name: value for name, value in call.input.items() if name != "attempt"}
         attempt, fails = call.input.get("attempt", 1), call.input.get("fails", 0)
         assert isinstance(attempt, int)
@@ -85,7 +110,11 @@ class NoisySession(InProcessSession):
         await asyncio.sleep(self._chance.random() ** 3 * self._weather.seconds_max)
         if self._chance.random() < self._weather.duplicate:
             assert self.echoes is not None
-            self.echoes.create_task(self._echo(fact, self._chance.random() ** 2 * 10.0))
+            echo = self._echo(fact, self._chance.random() ** 2 * 10.0)
+            try:
+                self.echoes.create_task(echo)
+            except RuntimeError:  # the process is dying, and this task does not know it yet
+                echo.close()
         await super().report(fact)
 
     async def _echo(self, fact: Fact, seconds: float) -> None:
@@ -94,6 +123,29 @@ class NoisySession(InProcessSession):
             await super().report(fact)
         except NoetlError:
             return
+
+
+class NoCredentials:
+    """Simulated playbooks name none."""
+
+    async def open(self, name: str, *, tenant_id: str, organization_id: str) -> Credential:
+        raise AssertionError(f"credential {name} of {tenant_id}/{organization_id}")
+
+
+class Shelf:
+    """Playbooks that others may start, by their path."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, str] = {}
+
+    async def find(self, path: str, *, version: int | None, owner: Owner) -> Booklet:
+        if path not in self.texts:
+            raise PlaybookUnknown(f"no playbook {path!r} in version {version} for {owner.tenant_id}")
+        return Booklet(self.texts[path])
+
+
+class Booklet(NamedTuple):
+    text: str
 
 
 class Life:
@@ -113,11 +165,11 @@ class Life:
         self.ledger = MemoryLedger(database, faults)
         self.queue = MemoryQueue(database, faults)
         self.executions = MemoryExecutions(database, faults)
-        self.tool = SimulatedTool(chance, seconds_max=weather.seconds_max)
+        self.tool = SimulatedTool(chance, faults, seconds_max=weather.seconds_max)
         self.payloads = Payloads(
             small=MemoryPayloads(database.tables.payloads, faults), large=MemoryPayloads(large, faults)
         )
-        self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind,)))
+        self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind, "playbook")))
         self.states = States(self.ledger)
         self.sessions = Sessions()
         # A new node number per life: ids must not repeat although the clock may stand still.
@@ -131,7 +183,15 @@ class Life:
             ids=self._ids,
             clock=clock,
         )
-        self.decider = Decider(parts, producer="noetl://tenant/acme/org/sales/host/simulated")
+        self.shelf = Shelf()
+        children = ChildStarter(
+            states=self.states,
+            playbooks=self.playbooks,
+            payloads=self.payloads,
+            starter=Starter(payloads=self.payloads, renderer=self.tool, ids=self._ids, clock=clock),
+            finder=self.shelf,
+        )
+        self.decider = Decider(parts, producer="noetl://tenant/acme/org/sales/host/simulated", children=children)
         self.service = ExecutionService(
             parts,
             decider=self.decider,
@@ -169,6 +229,7 @@ class Life:
                 tools={self.tool.kind: self.tool},
                 renderer=self.tool,
                 clock=self._clock,
+                credentials=NoCredentials(),
             )
         )
         timers = Timers(decider=self.decider, queue=self.queue)

@@ -8,13 +8,20 @@ import random
 from typing import Any
 
 _ERROR = "{{ output.status == 'error' }}"
+# Collections that every execution is given: one too large for an event, one too large for a single payload.
+PAYLOAD: dict[str, Any] = {
+    "rows": [{"id": n, "name": f"row {n} " + "x" * 80} for n in range(14)],
+    "wide": [{"id": n, "text": f"{n:04}" * 1_000} for n in range(20)],
+}
 
 
 class PlaybookMaker:
     """Builds from the end to the start: every block knows where it leads."""
 
-    def __init__(self, chance: random.Random) -> None:
+    def __init__(self, chance: random.Random, *, loops: float | None = None) -> None:
         self._chance = chance
+        # How many of the blocks are loops: in most playbooks few, in some nearly all.
+        self._loops = chance.choice((0.0, 0.1, 0.1, 0.5)) if loops is None else loops
         self._steps: list[dict[str, Any]] = []
         self._count = 0
         self._may_fail = chance.random() < 0.15
@@ -31,7 +38,10 @@ class PlaybookMaker:
             "apiVersion": "noetl.io/v2",
             "kind": "Playbook",
             "metadata": {"name": "simulated", "path": "simulation/random"},
-            "workload": {"seed": self._chance.randrange(1000), "text": "nul \0 and 🎈"},
+            "workload": {
+                "seed": self._chance.randrange(1000),
+                "text": "nul \0 and 🎈",
+            },
             "workflow": list(reversed(self._steps)),
         }
         return json.dumps(document, ensure_ascii=False)
@@ -60,9 +70,11 @@ class PlaybookMaker:
         plain = [self._chain, self._choice, self._handled, self._retried, self._pipeline, self._asked]
         if self._may_fail and self._chance.random() < 0.3:
             self._may_fail = False
-            return self._unhandled(following)
+            return self._chance.choice((self._unhandled, self._fatal_loop))(following)
         if depth > 0 and self._chance.random() < 0.5:
             return self._chance.choice((self._parallel, self._cycle))(following, depth)
+        if self._chance.random() < self._loops:
+            plain = [self._parallel_loop, self._sequential_loop, self._failing_loop]
         return self._chance.choice(plain)(following)
 
     # --- blocks ------------------------------------------------------------------------------------------
@@ -159,3 +171,109 @@ class PlaybookMaker:
             {"step": following},
         ]
         return self._add(name, self._tool({"turn": f"{{{{ {counter} }}}}"}), {"arcs": arcs})
+
+    # --- loops -------------------------------------------------------------------------------------------
+
+    def _collection(self) -> object:
+        """A few rows: inline, by an atom, or by a worker that must open a payload."""
+        if self._chance.random() < 0.03:
+            return "{{ workload.wide }}"
+        return self._chance.choice(
+            (
+                list(range(self._chance.randint(0, 9))),
+                [{"id": "{{ workload.seed }}"}, "two", None, [3]],
+                "{{ start.items }}",
+                "{{ workload.rows }}",
+                "{{ steps[ctx.absent | default('start')].items + [4, 5, 6, 7] }}",
+                '[1, {"id": 2}, "3"]',
+                {"id": 1},
+                "text",
+            )
+        )
+
+    def _frame(self) -> dict[str, Any]:
+        return self._chance.choice(
+            ({}, {}, {"max_rows": 7}, {"max_rows": 30}, {"max_rows": 9, "retry_mode": "whole_frame"})
+        )
+
+    def _row_tool(self, values: dict[str, Any] | None = None, **fields: Any) -> Any:
+        """What runs for every row: one tool or a list of them, with everything an iteration may read."""
+        given = {"item": "{{ iter.item }}", "again": "{{ item }}", "index": "{{ loop.index }}", "of": "{{ _total }}"}
+        tool = self._tool({**given, **(values or {})}, **fields)
+        if self._chance.random() < 0.6:
+            return tool
+        second = self._tool({"index": "{{ _index }}", "before": "{{ first.value }}", "mine": "{{ iter.mine }}"})
+        return [{"first": {**tool, "set": {"iter.mine": "{{ output.value }}"}}}, {"second": second}]
+
+    def _looped(self, name: str, loop: dict[str, Any], tool: object, following: object, **keys: Any) -> str:
+        self._steps.append({"step": name, "loop": loop, "tool": tool, "next": following, **keys})
+        return name
+
+    def _reader(self, name: str, following: str) -> str:
+        """A step that opens the result of a loop."""
+        reads = {
+            "third": f"{{{{ {name}.results[2] }}}}",
+            "stats": f"{{{{ {name}.stats }}}}",
+            "all": f"{{{{ {name}.data }}}}",
+        }
+        return self._add(self._name("reader"), self._tool(reads), following)
+
+    def _parallel_loop(self, following: str) -> str:
+        """Rows at the same time; some fail and are counted, some fail once and are tried again."""
+        name = self._name("loop")
+        in_flight = self._chance.choice(
+            (1, 2, 3, 5, 12, "{{ workload.seed % 5 + 1 }}", "{{ steps[ctx.absent | default('start')].value % 4 + 1 }}")
+        )
+        spec = {"mode": "parallel", "max_in_flight": in_flight, "frame": self._frame()}
+        loop = {"in": self._collection(), "iterator": "item", "spec": spec}
+        if self._chance.random() < 0.5:
+            tool = self._row_tool()
+        elif self._chance.random() < 0.5:
+            tool = self._row_tool({"fails": "{{ 99 if loop.index % 5 == 3 else 0 }}"})
+        else:
+            rule = {"do": "retry", "attempts": 3, "delay": 0.3, "backoff": "linear"}
+            tool = self._row_tool(
+                {"fails": "{{ loop.index % 3 }}", "attempt": "{{ _attempt }}"},
+                spec={"policy": {"rules": [{"when": _ERROR, "then": rule}]}},
+            )
+        after = self._reader(name, following) if self._chance.random() < 0.5 else following
+        arcs = [{"step": after, "set": {f"ctx.{name}": f"{{{{ {name}.stats }}}}"}}]
+        return self._looped(name, loop, tool, {"arcs": arcs}, spec={"policy": {"failure": {"mode": "best_effort"}}})
+
+    def _sequential_loop(self, following: str) -> str:
+        """Every row sees what the rows before it wrote."""
+        name = self._name("turns")
+        loop = {"in": self._collection(), "iterator": "item", "spec": {"mode": "sequential", "frame": self._frame()}}
+        before = f"(ctx.{name} | default([]))"
+        # One row writes a name that no later row writes again.
+        once = {"do": "continue", "set": {f"ctx.{name}_once": "{{ output.data.value }}"}}
+        rules = [{"when": "{{ loop.index == 1 }}", "then": once}]
+        tool = self._row_tool({"before": f"{{{{ {before} }}}}"}, spec={"policy": {"rules": rules}})
+        first = tool[0]["first"] if isinstance(tool, list) else tool
+        written = {f"ctx.{name}": f"{{{{ {before} + [loop.index] }}}}", f"ctx.{name}_last.index": "{{ loop.index }}"}
+        first["set"] = {**first.get("set", {}), **written}
+        after = self._reader(name, following) if self._chance.random() < 0.3 else following
+        return self._looped(name, loop, tool, after)
+
+    def _failing_loop(self, following: str) -> str:
+        """One row fails and ends the loop; an arc handles it."""
+        name = self._name("torn")
+        handler = self._add(self._name("handler"), self._tool(), following)
+        arcs = [
+            {"step": handler, "when": _ERROR, "set": {f"ctx.{name}": "{{ output.error.message }}"}},
+            {"step": following},
+        ]
+        return self._looped(name, self._torn(), self._torn_tool(), {"arcs": arcs})
+
+    def _fatal_loop(self, following: str) -> str:
+        return self._looped(self._name("fatal"), self._torn(), self._torn_tool(), following)
+
+    def _torn(self) -> dict[str, Any]:
+        mode = self._chance.choice(("parallel", "sequential"))
+        spec: dict[str, Any] = {"mode": mode, "frame": self._frame()}
+        if mode == "parallel":
+            spec["max_in_flight"] = self._chance.choice((1, 3, 8))
+        return {"in": list(range(self._chance.randint(6, 16))), "iterator": "item", "spec": spec}
+
+    def _torn_tool(self) -> Any:
+        return self._row_tool({"fails": f"{{{{ 99 if item == {self._chance.choice((1, 5))} else 0 }}}}"})

@@ -15,10 +15,12 @@ from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults, Mishap, Outcome
 from noetl.adapters.memory.ledger import MemoryLedger
+from noetl.adapters.memory.payloads import Contents
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.core import kinds
 from noetl.core.errors import ExecutionClosed, LeaseLost
-from noetl.core.event import Event
+from noetl.core.event import Draft, Event
+from noetl.core.execution.lifecycle import cancel_requested
 from noetl.core.execution.state import ExecutionState, Status
 from noetl.core.reference import Result
 from noetl.engine.executions import StartRequest
@@ -43,6 +45,7 @@ class Scene:
         self.faults = Faults()
         self.database = MemoryDatabase(clock=self.clock, shard_count=1)
         self.database.observers.append(Checker().observe)
+        self.large: Contents = {}
         self.slots = slots
         self._ids = VirtualIds(self.clock, node=1023)
 
@@ -51,7 +54,7 @@ class Scene:
         """One life; leaving it is a crash."""
         life = Life(
             database=self.database,
-            large={},
+            large=self.large,
             clock=self.clock,
             faults=self.faults,
             chance=self.chance,
@@ -78,17 +81,29 @@ class Scene:
 
     async def foreign_fact(self, execution_id: int, command_id: str) -> None:
         """Another server, which does not own the shard, appends what its worker reported."""
+        await self._foreign(
+            execution_id,
+            Draft(
+                event_type=kinds.COMMAND_COMPLETED,
+                transition_key=kinds.terminal_key(command_id),
+                command_id=command_id,
+                result=Result(status="ok").to_json(),
+                meta={"step": command_id.partition("#")[0], "attempt": 1},
+            ),
+        )
+
+    async def foreign_cancel(self, execution_id: int) -> None:
+        draft = cancel_requested(self.state(execution_id), now=self.clock.now(), reason="enough", cause="request")
+        await self._foreign(execution_id, draft)
+
+    async def _foreign(self, execution_id: int, draft: Draft) -> None:
         event = Event(
             execution_id=execution_id,
             event_id=self._ids.next_id(),
-            event_type=kinds.COMMAND_COMPLETED,
             event_time=self.clock.now(),
             producer="noetl://tenant/acme/org/sales/host/another",
-            transition_key=kinds.terminal_key(command_id),
             correlation_id=str(execution_id),
-            command_id=command_id,
-            result=Result(status="ok").to_json(),
-            meta={"step": command_id.partition("#")[0], "attempt": 1},
+            **draft._asdict(),
             **OWNER,
         )
         await MemoryLedger(self.database).append([offer(0, event)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import textwrap
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,12 @@ from noetl.wiring import Engine, prepare_database
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
 OWNER = {"tenant_id": "default", "organization_id": "default"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    tenant_id: str = OWNER["tenant_id"]
+    organization_id: str = OWNER["organization_id"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,25 @@ class Running:
 
     async def run(self, body: str, payload: Mapping[str, object] | None = None) -> Told:
         return await self.finish(await self.start(body, payload))
+
+    async def register(self, path: str, body: str) -> None:
+        """Put a playbook into the catalog."""
+        text = HEAD.replace("name: test", f"name: test, path: {path}") + textwrap.dedent(body)
+        await self.engine.catalog.register(text, file="registered.yaml", owner=_Owner())
+
+    async def state(self, execution_id: int) -> ExecutionState:
+        return await self.engine.service.state(execution_id, **OWNER)
+
+    async def until(self, execution_id: int, holds: Callable[[ExecutionState], object]) -> ExecutionState:
+        """The first state for which something holds."""
+        async with asyncio.timeout(30):
+            with self.engine.watchers.watch(execution_id) as watch:
+                while not holds(state := await self.state(execution_id)):
+                    await watch.changed(1)
+        return state
+
+    async def cancel(self, execution_id: int, reason: str = "enough") -> ExecutionState:
+        return await self.engine.service.cancel(execution_id, reason=reason, **OWNER)
 
 
 @asynccontextmanager

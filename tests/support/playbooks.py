@@ -21,11 +21,13 @@ from noetl.core.event import Draft, Event, seal
 from noetl.core.execution.context import command_body
 from noetl.core.execution.decide import Decision, decide
 from noetl.core.execution.evolve import evolve
+from noetl.core.execution.lifecycle import limited_draft
 from noetl.core.execution.state import Command, Entry, ExecutionState
 from noetl.core.expression import plain, render, view_of
 from noetl.core.kinds import KINDS
 from noetl.core.limits import ATOM_BYTES_MAX
-from noetl.core.playbook.compile import CompiledPlaybook, compile_playbook
+from noetl.core.playbook.compile import compile_playbook
+from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import MEDIA_JSON, Payload, Result, address
 from noetl.engine.work.outcome import TaskOutcome, atom_document, recorded_error
 
@@ -114,6 +116,7 @@ class Simulated:
                 },
             },
         )
+        draft = limited_draft(draft, self.playbook.playbook, _moment(1))
         event = self._sealed(draft, version=1)
         self.state = evolve(None, event)
         self._follow(event)
@@ -268,18 +271,19 @@ class Simulated:
     def _sealed(self, draft: Draft, *, version: int, at: str | None = None) -> Event:
         unknown = set(draft.meta) - set(KINDS[draft.event_type].meta)
         assert not unknown, f"{draft.event_type} has undocumented members: {unknown}"
-        moment = _START + datetime.timedelta(seconds=version)
         event = Event(
             execution_id=77,
             event_id=1_000 + version,
             tenant_id=_TENANT,
             organization_id=_ORGANIZATION,
             event_type=draft.event_type,
-            event_time=at or moment.isoformat().replace("+00:00", "Z"),
+            event_time=at or _moment(version),
             producer="noetl://tenant/acme/org/sales/test/simulated",
             transition_key=draft.transition_key,
             correlation_id="77",
             command_id=draft.command_id,
+            stage_id=draft.stage_id,
+            frame_id=draft.frame_id,
             payload_ref=draft.payload_ref,
             result=draft.result,
             writes=draft.writes,
@@ -316,7 +320,7 @@ class Simulated:
         }
         if command.step in steps:
             envelope = body["steps"][command.step]
-            failure = BOOM if envelope["status"] == "error" else None
+            failure = _recorded(envelope["error"]) if envelope["status"] == "error" else None
             names.update(_step_names(command.step, raw[command.step], failure))
         return names
 
@@ -335,6 +339,16 @@ class Simulated:
             base = value if isinstance(value, dict) else {}
             return {**base, "status": "error", "error": envelope["error"]}
         return value
+
+
+def _recorded(error: JsonObject) -> Failure:
+    members: JsonObject = {name: error.get(name) for name in ("kind", "message", "code", "status", "exception_type")}
+    return Failure(**members, retryable=error["retryable"])
+
+
+def _moment(version: int) -> str:
+    """The time of an event: a second later than that of the one before."""
+    return (_START + datetime.timedelta(seconds=version)).isoformat().replace("+00:00", "Z")
 
 
 def address_of(value: object) -> Payload:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.core.expression import parse_count, render_value
-from noetl.core.playbook.compile import Assignment, CompiledPlaybook, CompiledStep, CompiledTask
+from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledStep, CompiledTask
 from noetl.core.playbook.model import Action
 from noetl.core.playbook.needs import Needs
 from tests.support.playbooks import FILE, compiled, graph, step, workflow
@@ -310,6 +310,7 @@ def test_a_field_that_is_null_is_left_out_and_a_warning_has_a_place() -> None:
         ("{kind: noop, input: {a: '{% for row in rows %}{{ row }}{% endfor %}'}}", {"rows"}),
         ("{kind: noop, input: {a: '{{ result.x }}'}}", {"result"}),
         ("{kind: python, code: 'result = 1'}", set()),
+        ("{kind: noop, set: {ctx.a: 1, ctx.b.c: 2, local.d: 3}}", {"b"}),
     ],
 )
 def test_a_command_needs_the_names_its_templates_read(tool: str, names: set[str]) -> None:

@@ -77,9 +77,9 @@ def test_nothing_follows_from_an_event_after_the_end() -> None:
 
 
 @pytest.mark.parametrize("event_type", [kinds.COMMAND_CLAIMED, kinds.TASK_WAITING, kinds.TIMER_FIRED])
-def test_nothing_follows_from_claims_waits_and_timers(event_type: str) -> None:
+def test_nothing_follows_from_claims_waits_and_retry_timers(event_type: str) -> None:
     run = Simulated(graph(step("a")))
-    event = run.events[-1]._replace(event_type=event_type)
+    event = run.events[-1]._replace(event_type=event_type, meta={"name": "retry/a#1/1"})
     decision = decide(run.state, event, run.playbook)
     assert decision.drafts == ()
     assert decision.state is run.state

@@ -19,12 +19,24 @@ from noetl.core.limits import EVENT_BODY_BYTES_MAX, EVENT_RESULT_BYTES_MAX
 from noetl.core.reference import Result
 
 OK = Result(status="ok").to_json()
+PARTS = {
+    "<command>": "load#1",
+    "<step>#<run>": "load#1",
+    "<stage>": "load#1",
+    "<frame>": "load#1/4",
+    "<attempt>": "2",
+    "<n>": "3",
+    "<name>": "retry/load#1/3",
+}
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
 def example(kind: EventKind, **changes: Any) -> Event:
     """The fullest event of a kind."""
-    key = kind.transition_key.replace("<command>", "load#1").replace("<step>#<run>", "load#1")
+    key = kind.transition_key
+    for part, value in PARTS.items():
+        key = key.replace(part, value)
+    is_frame = kind.aggregate_type == "frame"
     fields: dict[str, Any] = {
         "execution_id": 77,
         "event_id": 78,
@@ -33,10 +45,12 @@ def example(kind: EventKind, **changes: Any) -> Event:
         "event_type": kind.event_type,
         "event_time": "2026-01-01T00:00:00Z",
         "producer": "noetl://tenant/acme/org/sales/test/t",
-        "transition_key": key.replace("<attempt>", "1").replace("<n>", "1").replace("<name>", "retry/load#1/1"),
+        "transition_key": key,
         "correlation_id": "77",
         "causation_id": 76,
         "command_id": "load#1" if kind.aggregate_type == "command" else None,
+        "stage_id": "load#1" if is_frame or kind.aggregate_type == "stage" else None,
+        "frame_id": "load#1/4" if is_frame else None,
         "result": OK if kind.has_result else None,
         "writes": [{"path": ["a"], "v": 1}] if kind.has_writes else None,
         "meta": dict.fromkeys(kind.meta),
@@ -63,7 +77,13 @@ def test_an_envelope_names_tenant_stream_and_aggregate(kind: EventKind) -> None:
     assert (document["tenant_id"], document["organization_id"]) == ("acme", "sales")
     assert document["stream_id"] == "execution/77"
     assert document["aggregate_type"] == kind.aggregate_type
-    expected = {"execution": "execution/77", "command": "command/load#1", "step": "step/load#1"}
+    expected = {
+        "execution": "execution/77",
+        "command": "command/load#1",
+        "step": "step/load#1",
+        "stage": "stage/load#1",
+        "frame": "frame/load#1/4",
+    }
     assert document["aggregate_id"] == expected[kind.aggregate_type]
 
 
@@ -71,7 +91,9 @@ def test_an_envelope_names_tenant_stream_and_aggregate(kind: EventKind) -> None:
 def test_an_envelope_leaves_out_what_is_not_known_and_what_the_ledger_gives(kind: EventKind) -> None:
     document = envelope(example(kind))
     assert None not in document.values()
-    assert not {"stage_id", "frame_id", "parent_event_id", "idempotency_key"} & set(document)
+    assert not {"parent_event_id", "idempotency_key"} & set(document)
+    assert ("stage_id" in document) == (kind.aggregate_type in ("stage", "frame"))
+    assert ("frame_id" in document) == (kind.aggregate_type == "frame")
     assert not {"position", "stream_version", "shard_id", "ingest_time"} & set(document)
 
 
@@ -79,39 +101,50 @@ def test_an_envelope_leaves_out_what_is_not_known_and_what_the_ledger_gives(kind
 def test_a_kind_has_a_name_a_meaning_and_a_key_of_its_cause(kind: EventKind) -> None:
     noun, _, verb = kind.event_type.partition(".")
     assert noun
-    assert verb.endswith("ed") or verb == "waiting"
+    assert verb.endswith("ed") or verb in {"waiting", "heartbeat", "done", "terminal"}
     assert kind.says.endswith(".")
-    assert kind.transition_key.split("/")[0] in {kind.event_type, "command.terminal", "execution.terminal"}
+    ends = {"command.terminal", "frame.terminal", "execution.terminal"}
+    assert kind.transition_key.split("/")[0] in {kind.event_type, *ends}
 
 
 def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
+    command, stage, frame = "load#1", "load#1", "load#1/4"
     made = {
-        kinds.COMMAND_ISSUED: kinds.issued_key("a#1"),
-        kinds.COMMAND_CLAIMED: kinds.claimed_key("a#1", 2),
-        kinds.COMMAND_COMPLETED: kinds.terminal_key("a#1"),
-        kinds.COMMAND_FAILED: kinds.terminal_key("a#1"),
-        kinds.TASK_WAITING: kinds.waiting_key("a#1", 3),
-        kinds.STEP_DECIDED: kinds.decided_key("a", 1),
-        kinds.TIMER_FIRED: kinds.timer_key("retry/a#1/3"),
+        kinds.COMMAND_ISSUED: kinds.issued_key(command),
+        kinds.COMMAND_CLAIMED: kinds.claimed_key(command, 2),
+        kinds.COMMAND_COMPLETED: kinds.terminal_key(command),
+        kinds.COMMAND_FAILED: kinds.terminal_key(command),
+        kinds.TASK_WAITING: kinds.waiting_key(command, 3),
+        kinds.STEP_DECIDED: kinds.decided_key("load", 1),
+        kinds.TIMER_FIRED: kinds.timer_key("retry/load#1/3"),
+        kinds.LOOP_STARTED: kinds.loop_started_key(stage),
+        kinds.FRAME_DISPATCHED: kinds.frame_key(kinds.FRAME_DISPATCHED, frame, 2),
+        kinds.FRAME_STARTED: kinds.frame_key(kinds.FRAME_STARTED, frame, 2),
+        kinds.FRAME_HEARTBEAT: kinds.frame_heartbeat_key(frame, 2, 3),
+        kinds.FRAME_ABANDONED: kinds.frame_key(kinds.FRAME_ABANDONED, frame, 2),
+        kinds.FRAME_COMMITTED: kinds.frame_terminal_key(frame),
+        kinds.FRAME_FAILED: kinds.frame_terminal_key(frame),
+        kinds.LOOP_DONE: kinds.loop_done_key(stage),
+        kinds.CHILD_STARTED: kinds.child_key(kinds.CHILD_STARTED, command, 3),
+        kinds.CHILD_TERMINAL: kinds.child_key(kinds.CHILD_TERMINAL, command, 3),
+        kinds.CANCEL_REQUESTED: kinds.CANCEL_REQUESTED_KEY,
         kinds.PLAYBOOK_INITIALIZED: kinds.INITIALIZED_KEY,
         kinds.PLAYBOOK_COMPLETED: kinds.EXECUTION_TERMINAL_KEY,
         kinds.PLAYBOOK_FAILED: kinds.EXECUTION_TERMINAL_KEY,
+        kinds.EXECUTION_CANCELLED: kinds.EXECUTION_TERMINAL_KEY,
     }
-    parts = {"<command>": "a#1", "<attempt>": "2", "<n>": "3", "<step>#<run>": "a#1", "<name>": "retry/a#1/3"}
     for kind in KINDS.values():
-        key = kind.transition_key
-        for part, value in parts.items():
-            key = key.replace(part, value)
-        assert made.pop(kind.event_type) == key
+        assert made.pop(kind.event_type) == example(kind).transition_key
     assert not made
 
 
-def test_one_execution_ends_once_and_one_command_ends_once() -> None:
+def test_an_execution_a_command_and_a_frame_end_once() -> None:
     by_key: dict[str, set[str]] = {}
     for kind in KINDS.values():
         by_key.setdefault(kind.transition_key, set()).add(kind.event_type)
     assert by_key["execution.terminal"] == {kind.event_type for kind in KINDS.values() if kind.closes}
     assert by_key["command.terminal/<command>"] == {kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED}
+    assert by_key["frame.terminal/<frame>"] == {kinds.FRAME_COMMITTED, kinds.FRAME_FAILED}
 
 
 COMPLETED = KINDS[kinds.COMMAND_COMPLETED]
@@ -126,6 +159,8 @@ ISSUED = KINDS[kinds.COMMAND_ISSUED]
         (example(COMPLETED, organization_id=""), "no tenant or organization"),
         (example(COMPLETED, transition_key=""), "no transition key"),
         (example(COMPLETED, command_id=None), "names no command"),
+        (example(KINDS[kinds.FRAME_COMMITTED], frame_id=None), "frame.committed names no frame"),
+        (example(KINDS[kinds.LOOP_DONE], stage_id=None), "loop.done names no stage"),
         (example(COMPLETED, result={"rows": [1, 2]}), "exactly the members"),
         (example(COMPLETED, meta={"x": float("nan")}), "no canonical JSON form"),
         (example(COMPLETED, meta={"x": "\ud800"}), "no canonical JSON form"),

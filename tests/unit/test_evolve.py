@@ -10,7 +10,7 @@ import pytest
 from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Draft, Event
-from noetl.core.execution.evolve import evolve, fold_all, nested, retry_timer, write
+from noetl.core.execution.evolve import evolve, fold_all, retry_timer
 from noetl.core.execution.state import (
     Command,
     CommandStatus,
@@ -21,6 +21,7 @@ from noetl.core.execution.state import (
     StepResult,
     entry_from_json,
 )
+from noetl.core.execution.writes import nested, write
 from noetl.core.reference import Result
 from tests.support.playbooks import BOOM, Simulated, graph, step, workflow
 
@@ -98,8 +99,8 @@ def test_an_event_of_another_execution_is_noticed() -> None:
 
 def test_an_event_that_no_fold_knows_is_noticed() -> None:
     run = started()
-    unknown = run.events[-1]._replace(event_type="frame.committed", stream_version=run.state.version + 1)
-    with pytest.raises(LedgerCorrupt, match=r"no fold for frame\.committed"):
+    unknown = run.events[-1]._replace(event_type="frame.vanished", stream_version=run.state.version + 1)
+    with pytest.raises(LedgerCorrupt, match=r"no fold for frame\.vanished"):
         evolve(run.state, unknown)
 
 

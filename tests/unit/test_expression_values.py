@@ -7,6 +7,7 @@ from collections import UserDict
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum, IntEnum
+from fractions import Fraction
 from uuid import UUID
 
 import pytest
@@ -72,6 +73,13 @@ class Level(IntEnum):
         (memoryview(b"a"), "YQ=="),
         ({3, 1, 2}, [1, 2, 3]),
         (frozenset({"b", "a"}), ["a", "b"]),
+        ({10, 9, 2.5}, [2.5, 9, 10]),
+        ({"10", 9, None, (1,)}, [9, None, [1], "10"]),
+        ({"b": 1, "a": 2}.keys(), ["b", "a"]),
+        ({"b": 1, "a": 2}.values(), [1, 2]),
+        (Fraction(1, 4), 0.25),
+        (Fraction(10**400), None),
+        ({(1, 2): 1}, {"[1, 2]": 1}),
         ((1, (2,)), [1, [2]]),
         (range(3), [0, 1, 2]),
         (float("nan"), None),

@@ -167,11 +167,6 @@ STEPS = [
     ),
     step(
         "unsupported",
-        "'loop' is not supported by this release",
-        "- step: load\n  tool: {kind: noop}\n  loop: »{in: [1], iterator: x}",
-    ),
-    step(
-        "unsupported",
         "'when' is not supported by this release",
         "- step: load\n  tool: {kind: noop}\n  when: »'{{ x }}'",
     ),

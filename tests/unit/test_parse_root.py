@@ -155,15 +155,6 @@ def test_an_unknown_step_key_is_ignored_with_a_suggestion() -> None:
     assert warnings(text) == {"unknown_step_key": "step 'a': unknown key 'nxet' is ignored (did you mean 'next'?)"}
 
 
-def test_a_step_timeout_is_not_applied_and_says_so() -> None:
-    text = workflow("- {step: a, tool: {kind: noop}, spec: {timeout: 30s, policy: {lifecycle: {timeout_s: 1}}}}")
-    messages = [problem.message for problem in parsed(text).warnings]
-    assert messages == [
-        "step 'a': spec.timeout is not applied by this release; set the task's timeout",
-        "step 'a': spec.policy.lifecycle is not applied by this release; set the task's timeout",
-    ]
-
-
 def test_whether_a_step_has_a_next_key_at_all_is_remembered() -> None:
     steps = playbook(workflow("- {step: a, next: }\n- {step: b, tool: {kind: noop}}")).steps
     assert steps[0].next is not None

@@ -112,6 +112,8 @@ def test_tool_fields_below_spec_are_hoisted_with_a_warning() -> None:
 
 
 def test_a_timeout_in_parts_belongs_to_the_tool_and_spec_need_not_be_a_mapping() -> None:
+    parted = tasks("{kind: http, timeout: 9, spec: {timeout: {connect: 1}}}")[0]
+    assert (parted.timeout, parted.config) == (9, {"timeout": {"connect": 1}})
     assert tasks("{kind: http, spec: {timeout: {connect: 1}}}")[0].timeout is None
     assert tasks("{kind: http, spec: 7}")[0].rules == ()
 
@@ -185,3 +187,8 @@ def test_a_jump_goes_to_any_label_of_the_same_pipeline() -> None:
         """
     )
     assert [task.rules[0].to for task in found] == ["c", "previous", "a"]
+
+
+def test_payload_of_a_playbook_is_an_older_word_for_input() -> None:
+    warnings = parsed("{kind: playbook, path: lib/x, payload: {a: 1}}", INSTALLED | {"playbook"}).warnings
+    assert [(problem.code, problem.field) for problem in warnings] == [("deprecated_payload", "payload")]

@@ -20,11 +20,12 @@ import pytest
 
 from noetl.core import limits
 from noetl.core.errors import Failure, ToolFailed
-from noetl.tools.python import namespace, wire
-from noetl.tools.python.child import Collector, ProgramCache
-from noetl.tools.python.failures import describe
-from noetl.tools.python.namespace import Inputs, compile_program, needs_context, run_program
-from noetl.tools.python.values import ValueInvalid, json_bytes
+from noetl.tools.python import wire
+from noetl.tools.python.child import namespace
+from noetl.tools.python.child.failures import describe
+from noetl.tools.python.child.loop import ProgramCache, ValueInvalid, json_bytes
+from noetl.tools.python.child.namespace import Inputs, compile_program, needs_context, run_program
+from noetl.tools.python.child.observation import Collector
 
 FILENAME = "<playbook step>"
 
@@ -394,7 +395,7 @@ class Opaque:
         (frozenset({"b", "a"}), ["a", "b"]),
         ([float("nan"), math.inf, 1.0], [None, None, 1.0]),
         ({2: "a", None: "b", True: "c", 1.5: "d"}, {"2": "a", "null": "b", "true": "c", "1.5": "d"}),
-        ({(1, 2): "a", uuid.UUID(int=0): "b"}, {"(1, 2)": "a", "00000000-0000-0000-0000-000000000000": "b"}),
+        ({(1, 2): "a", uuid.UUID(int=0): "b"}, {"[1, 2]": "a", "00000000-0000-0000-0000-000000000000": "b"}),
         ({datetime.date(2024, 2, 1): {"x": {1}}}, {"2024-02-01": {"x": [1]}}),
         (Color.RED, 1),
         (types.MappingProxyType({"a": 1}), {"a": 1}),
@@ -459,26 +460,42 @@ def test_program_cache_forgets_the_least_recently_used() -> None:
 
 
 def test_request_is_split_as_it_was_joined() -> None:
-    body = wire.join_request("x = 'ż'", '{"input": {"n": 1}}')
-    assert wire.split_request(b"12345678" + body) == (b"12345678", "x = 'ż'".encode(), {"input": {"n": 1}})
+    parts = wire.with_length("x = 'ż'"), wire.text('{"input":'), wire.text('{"n": "\ud800"}}')
+    (payload,) = wire.FrameReader().feed(wire.with_ticket(wire.sized(*parts), 7))
+    assert wire.split_request(payload) == (7, "x = 'ż'".encode(), {"input": {"n": "\ud800"}})
+
+
+def test_prefix_of_an_answer_is_read_as_it_was_written() -> None:
+    prefix = wire.answer_prefix(2**63, wire.SPENT, 0.25, 0.125)
+    assert wire.read_prefix(prefix + b"{}") == (2**63, wire.SPENT, 0.25, 0.125)
+    assert wire.read_prefix(wire.answer_prefix(1, wire.REUSABLE, 1e9))[2] < 5_000
+    assert wire.read_prefix(b"short")[0] == wire.NO_TICKET
 
 
 def test_frames_arrive_in_any_pieces() -> None:
-    payload = json.dumps({"a": ["ż", "\ud800", 1.5]}, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    data = wire.header(len(payload)) + payload
-    for size in (1, 3, 5, len(data)):
+    first = json.dumps({"a": ["ż", "\ud800", 1.5]}, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    payloads = [first, b"", b"x" * 40_000, b"y"]
+    stream = b"".join(wire.header(len(payload)) + payload for payload in payloads)
+    for size in (1, 3, 5, 16_384, len(stream)):
         reader = wire.FrameReader()
-        pieces = [data[start : start + size] for start in range(0, len(data), size)]
-        frames = [frame for piece in pieces if (frame := reader.feed(piece)) is not None]
-        assert frames == [payload]
-    assert wire.decode(payload) == {"a": ["ż", "\ud800", 1.5]}
+        pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
+        assert [frame for piece in pieces for frame in reader.feed(piece)] == payloads
+        assert reader.wants_bytes == wire.READ_BYTES
+    assert wire.decode(first) == {"a": ["ż", "\ud800", 1.5]}
+
+
+def test_only_a_frame_known_to_be_large_gets_a_large_buffer() -> None:
+    reader = wire.FrameReader()
+    assert reader.feed(wire.header(100) + b"x") == []
+    assert reader.wants_bytes == wire.READ_BYTES
+    assert reader.feed(b"x" * 99 + wire.header(100_000)) == [b"x" * 100]
+    assert reader.wants_bytes == wire.READ_BYTES_OF_LARGE
 
 
 def test_bad_frames_are_refused() -> None:
-    with pytest.raises(wire.FrameTooLarge):
-        wire.FrameReader(bytes_max=10).feed(wire.header(11))
-    with pytest.raises(wire.FrameInvalid):
-        wire.FrameReader().feed(wire.header(1) + b"12")
+    reader = wire.FrameReader(bytes_max=10)
+    assert reader.feed(wire.header(2) + b"ok" + wire.header(11)) == [b"ok"]
+    assert reader.is_broken
     with pytest.raises(wire.FrameTooLarge):
         wire.header(wire.FRAME_BYTES_MAX + 1)
     for payload in (b"{", b"\xff", b"[" * 100_000, b"1" * 5_000):

@@ -32,6 +32,8 @@ DESIGN = [
     *("playbook.initialized", "workflow.initialized", "command.issued", "command.claimed", "command.started"),
     *("command.completed", "command.failed", "step.enter", "step.exit", "call.done", "call.error", "loop.done"),
     *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
+    *("loop.started", "loop.item", "stage.opened", "stage.closed", "frame.dispatched", "frame.started"),
+    *("frame.heartbeat", "frame.committed", "frame.failed", "frame.abandoned"),
     *("playbook.completed", "playbook.failed", "execution.cancelled"),
 ]
 
@@ -110,6 +112,16 @@ def test_what_replaces_a_column_of_the_design_exists() -> None:
     assert len(replaced) > 15
     for table, column in replaced:
         assert column in {known.name for known in tables[table].columns}
+
+
+def test_a_published_view_names_columns_of_its_table_and_is_on_the_page() -> None:
+    found = schema()
+    assert {view.name for view in found.views} == {
+        f"noetl_views.{name}" for name in ("executions", "events", "commands")
+    }
+    for view in found.views:
+        assert set(view.columns) <= {column.name for column in found.tables[view.table].columns}
+        assert f"## View `{view.name}`\n\n{view.comment}\n" in schema_markdown()
 
 
 SAMPLE = """

@@ -26,7 +26,9 @@ def events(draw: st.DrawFn) -> Event:
     spec = KINDS[kind]
     maybe = st.one_of(st.none(), words)
     number = st.one_of(st.none(), st.integers(0, 2**63 - 1))
-    command = draw(words) if spec.aggregate_type == "command" else draw(maybe)
+    command, stage, frame = (
+        draw(words if spec.aggregate_type == aggregate else maybe) for aggregate in ("command", "stage", "frame")
+    )
     return Event(
         execution_id=draw(st.integers(1, 2**63 - 1)),
         event_id=draw(st.integers(0, 2**63 - 1)),
@@ -40,8 +42,8 @@ def events(draw: st.DrawFn) -> Event:
         causation_id=draw(number),
         idempotency_key=draw(maybe),
         command_id=command,
-        stage_id=draw(maybe),
-        frame_id=draw(maybe),
+        stage_id=stage,
+        frame_id=frame,
         parent_event_id=draw(number),
         parent_execution_id=draw(number),
         payload_ref=draw(st.one_of(st.none(), mappings)),

@@ -26,26 +26,40 @@ class Ground:
     settings: Settings
 
 
+@dataclass(frozen=True, slots=True)
+class BareGround:
+    """An empty ledger without an engine."""
+
+    database: str
+    postgres_pid: int
+
+
 @asynccontextmanager
-async def ground(settings: Settings) -> AsyncIterator[Ground]:
+async def bare_ground(settings: Settings) -> AsyncIterator[BareGround]:
     postgres = embedded_postgres(settings)
     address = await asyncio.to_thread(postgres.start)
     try:
         await _recreate(address)
         database = dsn(address, database=DATABASE, user="noetl")
         await prepare_database(settings, database, is_embedded=True)
-        engine = Engine(settings, database, instance="bench")
+        yield BareGround(database, address.pid)
+        await _drop(address)
+    finally:
+        await asyncio.to_thread(postgres.stop)
+
+
+@asynccontextmanager
+async def ground(settings: Settings) -> AsyncIterator[Ground]:
+    async with bare_ground(settings) as bare:
+        engine = Engine(settings, bare.database, instance="bench")
         await engine.open()
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(engine.run())
-                yield Ground(engine, database, address.pid, settings)
+                yield Ground(engine, bare.database, bare.postgres_pid, settings)
                 running.cancel()
         finally:
             await engine.close()
-        await _drop(address)
-    finally:
-        await asyncio.to_thread(postgres.stop)
 
 
 async def _recreate(address: ServerAddress) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import asyncpg
@@ -54,14 +55,14 @@ async def latency(ground: Ground) -> Report:
 async def chain(ground: Ground) -> Report:
     """Sequential steps per second and CPU per step, against two single-row commits per step."""
     text = chain_playbook(CHAIN_STEPS)
-    await _one(ground, text)
+    await run_once(ground, text)
     rate, cpu, limit = 0.0, float("inf"), 0.0
     roots = [os.getpid(), ground.postgres_pid]
     for _ in range(3):
         limit = max(limit, 1 / (2 * await commit_seconds(ground.database)))
         before, started = cpu_seconds(roots), time.perf_counter()
         for _ in range(CHAIN_RUNS):
-            state = await _one(ground, text)
+            state = await run_once(ground, text)
             result: Any = await ground.engine.service.result(state)
             assert result["n"] == CHAIN_STEPS, result
         steps = CHAIN_RUNS * CHAIN_STEPS
@@ -96,17 +97,18 @@ async def _runs(ground: Ground, text: str, count: int) -> list[float]:
     times = []
     for _ in range(count):
         started = time.perf_counter()
-        state = await _one(ground, text)
+        state = await run_once(ground, text)
         times.append(time.perf_counter() - started)
     result: Any = await ground.engine.service.result(state)
     assert result["pid"] != os.getpid(), "user code ran in the worker's process"
     return times
 
 
-async def _one(ground: Ground, text: str) -> ExecutionState:
+async def run_once(ground: Ground, text: str, payload: Mapping[str, object] | None = None) -> ExecutionState:
+    """One execution from its submission to its end."""
     service, settings = ground.engine.service, ground.settings
     owner = {"tenant_id": settings.tenant_id, "organization_id": settings.organization_id}
-    started = await service.start(StartRequest(text=text, file="<bench>", payload={}, **owner))
+    started = await service.start(StartRequest(text=text, file="<bench>", payload=payload or {}, **owner))
     state = await service.wait_terminal(started.execution_id, timeout_seconds=60, **owner)
     assert state.status is Status.COMPLETED, state.failure
     return state

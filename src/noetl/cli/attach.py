@@ -1,19 +1,25 @@
-"""Getting to a host: be a client of the one that runs, or become it."""
+"""Getting to a host: be a client of the server that is configured, of the host that runs, or become it."""
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from noetl.cli.client import Client
 from noetl.core.errors import HostUnavailable
-from noetl.processes.host.host import Host
 from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import Places, make_home, places_of
+from noetl.processes.server.tokens import is_loopback, read_token_file
 from noetl.settings import Settings
+
+if TYPE_CHECKING:
+    from noetl.processes.host.host import Host
 
 ATTACH_SECONDS_MAX = 60.0
 LOOK_SECONDS = 0.02
+SERVER_LOOK_SECONDS = 0.2
 
 
 @dataclass(slots=True)
@@ -35,8 +41,11 @@ class Attachment:
                 self.lock.release()
 
 
-def attach(settings: Settings, *, resume: bool = True) -> Attachment:
-    """Connect to the running host, or take the lock and be it.  `resume` False hosts for reading only."""
+def attach(settings: Settings, *, resume: bool = True, patience_seconds: float = 0.0) -> Attachment:
+    """Connect to the configured server, which may be away for so long, or to the running host; or take the lock and be
+    it.  `resume` False hosts for reading only."""
+    if settings.server_url is not None:
+        return Attachment(_server_client(settings, settings.server_url, patience_seconds))
     places = places_of(settings.home)
     make_home(places)
     lock = HostLock(places.lock)
@@ -44,7 +53,7 @@ def attach(settings: Settings, *, resume: bool = True) -> Attachment:
     while True:
         if lock.acquire():
             return _hosting(settings, places, lock, resume=resume)
-        client = Client(places.socket)
+        client = Client(places.socket, owner=owner_of(settings))
         if _is_good(client, resume=resume):
             return Attachment(client)
         client.close()
@@ -54,11 +63,13 @@ def attach(settings: Settings, *, resume: bool = True) -> Attachment:
 
 
 def _hosting(settings: Settings, places: Places, lock: HostLock, *, resume: bool) -> Attachment:
+    from noetl.processes.host.host import Host  # noqa: PLC0415 - a client needs no engine
+
     host = Host(settings, places, resume=resume)
     attachment = None
     try:
         host.start()
-        attachment = Attachment(Client(places.socket), host, lock)
+        attachment = Attachment(Client(places.socket, owner=owner_of(settings)), host, lock)
     finally:
         if attachment is None:
             lock.release()
@@ -72,3 +83,33 @@ def _is_good(client: Client, *, resume: bool) -> bool:
     except HostUnavailable:
         return False
     return not (resume and health["only_reads"])
+
+
+def _server_client(settings: Settings, url: str, patience_seconds: float) -> Client:
+    client = Client(url, token=token_for(settings, url), owner=owner_of(settings))
+    deadline = time.monotonic() + patience_seconds
+    while True:
+        try:
+            client.request("GET", "/livez")
+        except HostUnavailable as error:
+            client.close()
+            if time.monotonic() >= deadline:
+                raise HostUnavailable(f"no server answers at {url}: start it with `noetl server`") from error
+            time.sleep(SERVER_LOOK_SECONDS)
+        else:
+            return client
+
+
+def token_for(settings: Settings, url: str, *, name: str = "token") -> str | None:
+    """The configured token; for a server of this machine also the one that it left in the home."""
+    configured = settings.worker_token if name == "worker_token" else None
+    if configured or settings.token:
+        return configured or settings.token
+    if is_loopback(urlsplit(url).hostname or ""):
+        return read_token_file(settings.home).get(name)
+    return None
+
+
+def owner_of(settings: Settings) -> tuple[str, str] | None:
+    """Named to the server only when the environment names it; otherwise the server's own settings count."""
+    return (settings.tenant_id, settings.organization_id) if settings.is_owner_named else None

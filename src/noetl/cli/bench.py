@@ -11,7 +11,9 @@ import uvloop
 
 from noetl.bench.appends import append
 from noetl.bench.ground import Ground, ground
+from noetl.bench.loops import http_map, map_items
 from noetl.bench.measure import Report
+from noetl.bench.remote import remote_chain, remote_map
 from noetl.bench.runs import chain, latency
 from noetl.cli.text import fail, note, out
 from noetl.processes.host.lock import HostLock
@@ -22,14 +24,19 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "latency": latency,
     "chain": chain,
     "append": append,
+    "map": map_items,
+    "http_map": http_map,
 }
+
+REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}
 
 
 def bench(arguments: argparse.Namespace, settings: Settings) -> int:
-    names = arguments.names or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    known = REMOTE if arguments.remote else BENCHMARKS
+    names = arguments.names or list(known)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        fail(f"unknown benchmark {unknown[0]!r}: known are {', '.join(BENCHMARKS)}")
+        fail(f"unknown benchmark {unknown[0]!r}: known are {', '.join(known)}")
         return 2
     places = places_of(settings.home)
     make_home(places)
@@ -39,18 +46,21 @@ def bench(arguments: argparse.Namespace, settings: Settings) -> int:
         return 2
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_measure(names, settings, is_json=arguments.json))
+            runner.run(_measure(names, settings, is_json=arguments.json, is_remote=arguments.remote))
     finally:
         lock.release()
     return 0
 
 
-async def _measure(names: list[str], settings: Settings, *, is_json: bool) -> None:
+async def _measure(names: list[str], settings: Settings, *, is_json: bool, is_remote: bool) -> None:
     for name in names:
         if not is_json:
             note(f"measuring {name} …")
-        async with ground(settings) as place:
-            report = await BENCHMARKS[name](place)
+        if is_remote:
+            report = await REMOTE[name](settings)
+        else:
+            async with ground(settings) as place:
+                report = await BENCHMARKS[name](place)
         if is_json:
             out(json.dumps(report.to_json()))
             continue

@@ -1,4 +1,4 @@
-"""A small HTTP client over the host's Unix socket."""
+"""A small HTTP client: of the host of this home over its Unix socket, or of a server over TCP with a token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import socket
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 from noetl.core.errors import HostUnavailable, NoetlError
 
@@ -35,11 +35,26 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
+def _connection(place: Path | str) -> http.client.HTTPConnection:
+    if isinstance(place, Path):
+        return _UnixConnection(place, REQUEST_SECONDS_MAX)
+    parts = urlsplit(place)
+    assert parts.hostname is not None
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    return kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS_MAX)
+
+
 class Client:
     """One kept connection.  Every failure to get an answer is HostUnavailable."""
 
-    def __init__(self, path: Path) -> None:
-        self._connection = _UnixConnection(path, REQUEST_SECONDS_MAX)
+    def __init__(self, place: Path | str, *, token: str | None = None, owner: tuple[str, str] | None = None) -> None:
+        self._connection = _connection(place)
+        self._headers = {"Noetl-Client": str(os.getpid())}
+        if token is not None:
+            self._headers["Authorization"] = f"Bearer {token}"
+        if owner is not None:
+            names = (quote(name, safe="") for name in owner)
+            self._headers |= dict(zip(("Noetl-Tenant", "Noetl-Organization"), names, strict=True))
 
     def request(
         self,
@@ -52,7 +67,7 @@ class Client:
     ) -> dict[str, Any]:
         chosen = {name: value for name, value in query.items() if value is not None}
         target = f"{path}?{urlencode(chosen)}" if chosen else path
-        headers = {"Noetl-Client": str(os.getpid())}
+        headers = dict(self._headers)
         if idempotency_key is not None:
             headers["Idempotency-Key"] = idempotency_key
         content = None if body is None else json.dumps(body).encode()
@@ -85,8 +100,8 @@ class Client:
         events: list[dict[str, Any]] = answer["events"]
         return events
 
-    def list(self, *, limit: int) -> list[dict[str, Any]]:
-        rows: list[dict[str, Any]] = self.request("GET", "/api/executions", limit=limit)["executions"]
+    def list(self, *, limit: int, status: str | None = None) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.request("GET", "/api/executions", limit=limit, status=status)["executions"]
         return rows
 
     def stop(self) -> None:

@@ -6,12 +6,15 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from importlib import import_module
 
 from noetl import __version__
-from noetl.cli import bench, run, serve, show
+from noetl.cli.registry import catalog, credentials
 from noetl.cli.text import fail
-from noetl.core.errors import NoetlError
-from noetl.settings import Settings, read_settings
+from noetl.core.errors import NoetlError, SettingsInvalid
+from noetl.core.limits import SESSION_SLOTS_MAX
+from noetl.settings import Settings, read_settings, server_url
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -19,7 +22,7 @@ Command = Callable[[argparse.Namespace, Settings], int]
 def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     try:
-        settings = read_settings()
+        settings = _at(arguments, read_settings())
         _log_to_stderr(settings.log_level)
         command: Command = arguments.command
         return command(arguments, settings)
@@ -51,36 +54,94 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"noetl {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    one = _verb(verbs, "run", run.run, "run a playbook and wait for its end")
+    one = _reaches_servers(_verb(verbs, "run", _later("run", "run"), "run a playbook and wait for its end"))
     one.add_argument("file", help="a playbook file")
     one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a workload value")
     one.add_argument("--payload", metavar="JSON", help="workload values as a JSON object")
     one.add_argument("--json", action="store_true", help="print one JSON object: execution_id, status, result, error")
 
-    one = _verb(verbs, "validate", show.validate, "check a playbook without running it")
+    one = _verb(verbs, "demo", _later("demo.command", "demo"), "run a whole pipeline on this machine and look at it")
+    one.add_argument("--patients", type=int, default=120, help="how many patients to fetch, 120 by default")
+
+    one = _verb(verbs, "validate", _later("show", "validate"), "check a playbook without running it")
     one.add_argument("file", help="a playbook file")
 
-    one = _verb(verbs, "status", show.status, "show one execution")
+    one = _reaches_servers(_verb(verbs, "status", _later("show", "status"), "show one execution"))
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--json", action="store_true")
 
-    one = _verb(verbs, "list", show.list_executions, "list the newest executions")
+    one = _reaches_servers(_verb(verbs, "list", _later("show", "list_executions"), "list the newest executions"))
     one.add_argument("--limit", type=int, default=20)
     one.add_argument("--json", action="store_true")
 
-    one = _verb(verbs, "events", show.events, "show the events of one execution")
+    one = _reaches_servers(_verb(verbs, "events", _later("show", "events"), "show the events of one execution"))
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--json", action="store_true", help="one JSON object per line")
 
-    one = _verb(verbs, "up", serve.up, "start a host in the background; it resumes all open executions")
-    one.add_argument("--foreground", action="store_true", help="stay in this terminal")
-    _verb(verbs, "down", serve.down, "stop the host and its Postgres")
-    _verb(verbs, "migrate", serve.migrate, "bring the database of NOETL_POSTGRES_DSN to this release")
+    one = _reaches_servers(_verb(verbs, "cancel", _later("cancel", "cancel"), "end an execution before its time"))
+    one.add_argument("execution_id", metavar="ID")
+    one.add_argument("--reason", metavar="TEXT", help="recorded with the request")
 
-    one = _verb(verbs, "bench", bench.bench, "measure this machine: latency, chain, append")
-    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append; all when none is given")
+    credentials.add_verbs(verbs)
+    catalog.add_verbs(verbs)
+
+    one = _verb(verbs, "up", _later("serve", "up"), "start a host in the background; it resumes all open executions")
+    one.add_argument("--foreground", action="store_true", help="stay in this terminal")
+    one.add_argument("--tcp", action="store_true", help="listen also on NOETL_HOST:NOETL_PORT, with a token")
+    one = _verb(verbs, "server", _later("serve", "server"), "be a server on NOETL_HOST:NOETL_PORT; workers do the work")
+    one.add_argument("--with-worker", action="store_true", help="also run commands in this process")
+    one = _verb(verbs, "worker", _later("serve", "worker"), "be a worker of a server; needs no database")
+    one.add_argument("--server", metavar="URL", help="the server; NOETL_SERVER_URL, default http://127.0.0.1:8082")
+    one.add_argument("--slots", type=_slots, metavar="N", help="commands at the same time; NOETL_WORKER_SLOTS")
+    one.add_argument("--kinds", metavar="KIND,…", help="take only commands with these kinds of tasks")
+    _verb(verbs, "down", _later("serve", "down"), "stop the host and its Postgres")
+    _verb(verbs, "migrate", _later("serve", "migrate"), "bring the database of NOETL_POSTGRES_DSN to this release")
+
+    one = _verb(verbs, "bench", _later("bench", "bench"), "measure this machine")
+    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map or http_map; all by default")
     one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
+    one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
     return parser
+
+
+def _slots(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= SESSION_SLOTS_MAX:
+        raise ValueError(text)
+    return number
+
+
+def _later(module: str, name: str) -> Command:
+    """A command whose module is loaded when it is called: looking at a run needs no engine and no web server."""
+
+    def command(arguments: argparse.Namespace, settings: Settings) -> int:
+        found: Command = getattr(import_module(f"noetl.cli.{module}"), name)
+        return found(arguments, settings)
+
+    return command
+
+
+def _reaches_servers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    parser.add_argument("--server", metavar="URL", help="use this server; NOETL_SERVER_URL")
+    parser.add_argument(
+        "--runtime",
+        choices=("local", "distributed"),
+        help="the engine of this home, or a server; by default the server when one is configured",
+    )
+    return parser
+
+
+def _at(arguments: argparse.Namespace, settings: Settings) -> Settings:
+    """The settings with what the command line says about where to run."""
+    runtime, server = getattr(arguments, "runtime", None), server_url(getattr(arguments, "server", None), "--server")
+    if runtime == "local":
+        if server is not None:
+            raise SettingsInvalid("--runtime local uses the engine of this home and no --server")
+        return replace(settings, server_url=None)
+    url = server or settings.server_url
+    if runtime == "distributed" and url is None:
+        url = f"http://127.0.0.1:{settings.port}"
+    return replace(settings, server_url=url)
 
 
 def _verb(

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import sys
+from dataclasses import dataclass
 from typing import Any
 
 from noetl.cli.text import note, out
+
+
+@dataclass(slots=True)
+class _Loop:
+    total: int
+    started_at: str
+    done: int = 0
+    failed: int = 0
+
+
+def _milliseconds_between(start: str, end: str) -> float:
+    passed = datetime.datetime.fromisoformat(end) - datetime.datetime.fromisoformat(start)
+    return passed.total_seconds() * 1000
 
 
 class Progress:
@@ -16,7 +31,7 @@ class Progress:
         self._is_quiet = is_quiet
         self._is_terminal = sys.stderr.isatty() and not is_quiet
         self._running: dict[str, str] = {}
-        self._failed: dict[str, str] = {}
+        self._loops: dict[str, _Loop] = {}
 
     def begin(self, warnings: list[dict[str, Any]]) -> None:
         if self._is_quiet:
@@ -38,10 +53,38 @@ class Progress:
             self._finished(event, meta)
         elif kind == "task.waiting":
             self._running[command] = f"{command} (waits {meta['delay_seconds']:g} s)"
+        elif kind == "child.started":
+            self._running[command] = f"{command} (waits for {meta['path']})"
+        elif "stage_id" in event:
+            self._looped(event, meta)
         self._redraw()
 
+    def _looped(self, event: dict[str, Any], meta: dict[str, Any]) -> None:
+        """A loop is one line, which counts: nobody reads thousands of rows."""
+        kind, stage = event["event_type"], event["stage_id"]
+        if kind == "loop.started":
+            self._loops[stage] = _Loop(meta["total"], event["event_time"])
+        loop = self._loops.get(stage)
+        if loop is None:
+            return
+        if kind in ("frame.committed", "frame.failed"):
+            loop.done += meta["outcomes"]["success"] + meta["outcomes"]["failed"]
+            loop.failed += meta["outcomes"]["failed"]
+        if kind != "loop.done":
+            failed = f", {loop.failed} failed" if loop.failed else ""
+            self._running[stage] = f"{stage} ({loop.done:,} of {loop.total:,}{failed})"
+            return
+        self._running.pop(stage, None)
+        mark = "✓" if meta["status"] == "ok" else "✗"
+        milliseconds = _milliseconds_between(loop.started_at, event["event_time"])
+        line = f"  {mark} {meta['step']:<24} {milliseconds:>9.1f} ms  {loop.done:,} of {loop.total:,} items"
+        if loop.failed:
+            line += f", {loop.failed:,} failed"
+        self._clear()
+        note(line)
+
     def _finished(self, event: dict[str, Any], meta: dict[str, Any]) -> None:
-        if "/eval/" in event.get("command_id", ""):
+        if any(mark in event.get("command_id", "") for mark in ("/eval/", "/seal")):
             return
         is_ok = event["event_type"] == "command.completed"
         mark = "✓" if is_ok else "✗"

@@ -20,7 +20,7 @@ ENVELOPE = {
     "tenant_id, organization_id": "whose event it is; never empty",
     "stream_id, stream_version": "`execution/<id>` and the gap-free number of the event in it",
     "shard_id, position": "the shard and the gap-free number of the event in it, in the order of commits",
-    "aggregate_type, aggregate_id": "what the event is about: execution, command or step",
+    "aggregate_type, aggregate_id": "what the event is about: execution, step, command, stage or frame",
     "event_type": "noun and past tense",
     "schema_name, schema_version": "`noetl.<event_type>` and the version of its members",
     "event_time, ingest_time": "when it happened, when the ledger stored it",
@@ -29,6 +29,7 @@ ENVELOPE = {
     "transition_key": "what makes one transition happen once; unique within the execution",
     "idempotency_key": "the caller's key, on the first event of an execution",
     "command_id": "`<step>#<run>`, or `<step>#<run>/eval/<n>` for an expression",
+    "stage_id, frame_id": "a loop's `<step>#<run>` and the window `<step>#<run>/<n>` of its rows",
     "parent_execution_id": "the execution that started this one",
     "payload_ref": "reference to bytes that belong to the event",
     "result": "`{status, reference, parent_ref, context}`, at most 8 KB",
@@ -40,49 +41,74 @@ ENVELOPE = {
 MEMBERS = {
     "arcs": "numbers of the arcs that fired, in order",
     "attempt": "ordinal of the claim; the fencing token",
+    "cause": "`request`, `timeout` or `parent`",
+    "child_execution_id": "the execution that the task started",
     "closing": "true for the final step, started after everything else",
+    "collection": "the rows of the loop: `{v}` inline, or `{ref}` to a stored collection",
+    "concurrency": "how many rows of the frame may run at the same time",
     "delay_seconds": "how long the task waits",
-    "due_at": "when the timer fires",
+    "done": "rows that have an outcome",
+    "depth": "how many executions are above this one",
+    "due_at": "when the timer fires that bounds this: of a wait, a step run, an execution, a grace",
     "duration_ms": "how long the work took",
     "entry": "the step that runs first",
     "error": "the failure that no arc handled: `{kind, code, status, retryable, message}`",
     "expression": "key of the expression to evaluate",
-    "kind": "`step` or `evaluate`",
+    "failed": "rows that failed",
+    "first": "index of the frame's first row",
+    "frames": "how many frames the loop had",
+    "kind": "`step`, or `evaluate`, `collect` or `seal` for work inside a step",
     "leaf": "true when the step has no `next` at all",
-    "n": "ordinal of the wait of this command",
-    "name": "the timer, `retry/<command>/<n>`",
+    "n": "ordinal of the wait, the child or the heartbeat",
+    "name": "the timer: `retry/<command>/<n>`, `child/<command>/<n>`, `step/<step>#<run>`, `execution`, `cancel`",
+    "number": "ordinal of the frame in its stage",
+    "opens": "true when the step run begins with this question about its loop",
     "outcome": "`completed`, `handled` (a failure that an arc handled) or `failed`",
+    "outcomes": "how the frame's rows ended: `{success, failed, skipped}`",
     "parents": "the steps whose arcs requested this run",
+    "parent": "the task that started this execution: `{command_id, n, waits}`",
     "path": "the playbook's path in the catalog",
     "pending_writes": "what the router wrote before it came to the expression; recorded with its decision",
     "playbook": "reference to the playbook's own text",
+    "policy": "how the stage is worked off, as decided when it was opened",
+    "profile": "what the frame cost: rows and wall milliseconds",
+    "ranges": "half-open ranges of row indexes whose outcome is persisted",
+    "reason": "why, in the words of whoever asked",
+    "retry_mode": "`behind_persisted_rows` or `whole_frame`",
+    "return_step": "the step whose result the task gets",
+    "rows": "how many rows the frame has",
     "run": "ordinal of the run of this step",
     "session": "the worker session that took the command",
+    "skipped": "how many rows the next attempt need not run",
+    "status": "how it ended",
     "stdout": "reference to what the tasks printed",
     "step": "the step; at the end of an execution the last or the failed one",
     "targets": "steps that the arcs requested",
     "task": "the task that waits",
     "tasks": "the first task runs: label, milliseconds, attempt, kind of error",
+    "total": "how many rows the loop has",
     "traceback": "reference to the traceback of the last task",
+    "unconfirmed": "commands that did not confirm within the grace",
+    "waits": "false when the task does not wait for the child",
     "warnings": "what went wrong without failing anything",
     "workload": "the inputs by name: `{v}`, or `{ref, path}` for a place in a payload",
 }
 
 # Names of the design's event list that no row of the ledger has, and what became of them.
 NOT_IN_THE_LEDGER = {
-    "loop.done": "comes with loops",
     "batch.accepted": "transport: an answer to the sender, never in the ledger",
     "batch.processing": "transport, never in the ledger",
     "batch.completed": "transport: the answer after the commit, never in the ledger",
     "batch.failed": "transport: the answer to the sender, never in the ledger",
     "heartbeats": "transport: they keep a session alive, never in the ledger",
-    "execution.cancelled": "comes with cancelling",
 }
 # The order of the design's list.
 DESIGN_EVENTS = (
     *("playbook.initialized", "workflow.initialized", "command.issued", "command.claimed", "command.started"),
     *("command.completed", "command.failed", "step.enter", "step.exit", "call.done", "call.error", "loop.done"),
     *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
+    *("loop.started", "loop.item", "stage.opened", "stage.closed", "frame.dispatched", "frame.started"),
+    *("frame.heartbeat", "frame.committed", "frame.failed", "frame.abandoned"),
     *("playbook.completed", "playbook.failed", "execution.cancelled"),
 )
 
@@ -183,7 +209,10 @@ _PARTITION = re.compile(r"^CREATE TABLE noetl\.(\w+) PARTITION OF noetl\.(\w+) (
 _INDEX = re.compile(r"^CREATE (UNIQUE )?INDEX (\w+) ON noetl\.(\w+) (.*)$")
 _FUNCTION = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (noetl\.\w+\([^)]*\) RETURNS \w+)")
 _COLUMN = re.compile(r"^ALTER TABLE noetl\.(\w+) ADD COLUMN (.*)$")
-_IGNORED = re.compile(r"^(?:INSERT|SET|COMMENT) ")
+_VIEW = re.compile(
+    r"^CREATE VIEW (noetl_views\.\w+) WITH \(security_barrier = true\) AS SELECT (.*) FROM noetl\.(\w+)$"
+)
+_IGNORED = re.compile(r"^(?:INSERT|SET|COMMENT|CREATE SCHEMA) ")
 _RULE_WORDS = ("PRIMARY KEY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN KEY")
 _COLUMN_RULE = re.compile(r" (?=(?:NOT NULL|DEFAULT|PRIMARY KEY|UNIQUE|CHECK|REFERENCES)\b)")
 
@@ -212,9 +241,18 @@ class Table:
     partitions: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    name: str
+    table: str
+    columns: list[str]
+    comment: str
+
+
 @dataclass(slots=True)
 class Schema:
     tables: dict[str, Table] = field(default_factory=dict)
+    views: list[View] = field(default_factory=list)
     functions: dict[str, str] = field(default_factory=dict)
 
 
@@ -243,6 +281,8 @@ def _apply(schema: Schema, statement: str, comment: str) -> None:
         schema.functions[found[1]] = comment
     elif found := _COLUMN.match(statement):
         _add_part(schema.tables[found[1]], found[2])
+    elif found := _VIEW.match(statement):
+        schema.views.append(View(found[1], found[3], found[2].split(", "), comment))
     elif not _IGNORED.match(statement):
         raise ValueError(f"a statement of an unknown form: {statement[:80]}")
 
@@ -304,11 +344,15 @@ def schema_markdown() -> str:
         "# Schema",
         "",
         "Generated by `noetl.cli.reference` from the migrations; a test compares.  All names are in the schema",
-        "`noetl`.  Beside these tables there are `noetl.migration` (what was applied) and one partition of",
-        "`noetl.event` per quarter, made by `noetl migrate` and at every start of the embedded database.",
+        "`noetl`, except the views that others may read.  Beside these tables there are `noetl.migration` (what was",
+        "applied) and one partition of `noetl.event` per quarter, made by `noetl migrate` and at every start of the",
+        "embedded database.  Both also let the role `noetl_reader` into the views, and make it where they may.",
     ]
     for table in schema.tables.values():
         lines += ["", *_described(table)]
+    for view in schema.views:
+        names = ", ".join(f"`{name}`" for name in view.columns)
+        lines += ["", f"## View `{view.name}`", "", view.comment, "", f"Of `{view.table}`: {names}."]
     for name, comment in schema.functions.items():
         lines += ["", f"## Function `{name}`", "", comment]
     lines += ["", "## Columns of the design and what holds their fact", ""]

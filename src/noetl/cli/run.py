@@ -20,6 +20,7 @@ from noetl.core.limits import DOCUMENT_BYTES_MAX
 from noetl.settings import Settings
 
 LOST_HOST_TRIES_MAX = 20
+LOST_SERVER_SECONDS = 60.0
 EVENTS_WAIT_SECONDS = 10.0
 BUSY_SECONDS = 1.0
 HTTP_UNAVAILABLE = 503
@@ -31,7 +32,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
     payload = read_payload(arguments.payload, arguments.set)
     if text is None or payload is None:
         return 2
-    stay = _Stay(settings, is_json=arguments.json)
+    stay = Stay(settings, is_json=arguments.json)
     try:
         return stay.run(text, arguments.file, payload)
     except KeyboardInterrupt:
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace, settings: Settings) -> int:
         stay.leave()
 
 
-class _Stay:
+class Stay:
     """One `run`: a client that becomes the host when there is none, also in the middle."""
 
     def __init__(self, settings: Settings, *, is_json: bool) -> None:
@@ -49,6 +50,10 @@ class _Stay:
         self._is_json = is_json
         self._attachment: Attachment | None = None
         self._execution_id: str | None = None
+
+    @property
+    def home(self) -> Path:
+        return self._settings.home
 
     def run(self, text: str, file: str, payload: dict[str, Any]) -> int:
         # The key makes a repeated submission the same execution when the host was lost with the answer.
@@ -66,7 +71,7 @@ class _Stay:
         finally:
             progress.end()
         self._wait_for_visitors()
-        return self._show(final, progress)
+        return self.show(final, progress)
 
     def _follow(self, progress: Progress) -> dict[str, Any]:
         position = 0
@@ -85,7 +90,9 @@ class _Stay:
         """Ask the host; when it is lost, find or become another one and ask again."""
         for _ in range(LOST_HOST_TRIES_MAX):
             if self._attachment is None:
-                self._attachment = attach(self._settings)
+                # A server that was lost in the middle may be on its way back.
+                patience = LOST_SERVER_SECONDS if self._execution_id is not None else 0.0
+                self._attachment = attach(self._settings, patience_seconds=patience)
             try:
                 return ask(self._attachment)
             except HostUnavailable:
@@ -102,7 +109,7 @@ class _Stay:
         while host is not None and host.is_waited_for and not host.wait(0.05):
             pass
 
-    def _show(self, final: dict[str, Any], progress: Progress) -> int:
+    def show(self, final: dict[str, Any], progress: Progress) -> int:
         if self._is_json:
             print(json.dumps({key: final[key] for key in ("execution_id", "status", "result", "error")}))
         else:

@@ -1,4 +1,4 @@
-"""`noetl up`, `down`, `migrate`: the host as a service of this machine's user."""
+"""`noetl up`, `down`, `server`, `worker`, `migrate`: the processes of NoETL as services of this machine's user."""
 
 from __future__ import annotations
 
@@ -8,14 +8,17 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from typing import Any
 
+from noetl.cli.attach import token_for
 from noetl.cli.client import Client
 from noetl.cli.text import fail, note, out
 from noetl.core.errors import HostUnavailable
-from noetl.processes.host.host import Host
+from noetl.processes.host.host import Host, Shape
 from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import Places, make_home, places_of
+from noetl.processes.worker.worker import run_worker
 from noetl.settings import Settings
 from noetl.wiring import embedded_postgres, migrate_database
 
@@ -28,14 +31,14 @@ def up(arguments: argparse.Namespace, settings: Settings) -> int:
     places = places_of(settings.home)
     make_home(places)
     if arguments.foreground:
-        return _host(settings, places)
+        return _host(settings, places, shape=Shape(has_tcp=arguments.tcp))
     running = _health(places)
     if running is not None:
         out(f"already up: process {running['pid']}, home {settings.home}")
         return 0
     with places.log.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "noetl", "up", "--foreground"],
+            [sys.executable, "-m", "noetl", "up", "--foreground", *(["--tcp"] if arguments.tcp else [])],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -47,6 +50,8 @@ def up(arguments: argparse.Namespace, settings: Settings) -> int:
         running = _health(places)
         if running is not None:
             out(f"up: process {running['pid']}, home {settings.home}")
+            if running["url"]:
+                out(f"listening on {running['url']}")
             if running["resumed"]:
                 out(f"resumed: {', '.join(running['resumed'])}")
             return 0
@@ -57,7 +62,23 @@ def up(arguments: argparse.Namespace, settings: Settings) -> int:
     return 2
 
 
-def _host(settings: Settings, places: Places) -> int:
+def server(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Be the server until a signal: the API on TCP, and no work of its own unless asked."""
+    places = places_of(settings.home)
+    make_home(places)
+    return _host(settings, places, shape=Shape(has_worker=arguments.with_worker, has_tcp=True))
+
+
+def worker(arguments: argparse.Namespace, settings: Settings) -> int:
+    """Be a worker until a signal."""
+    url = settings.server_url or f"http://127.0.0.1:{settings.port}"
+    if arguments.slots is not None:
+        settings = replace(settings, worker_slots=arguments.slots)
+    kinds = tuple(sorted(set(arguments.kinds.split(",")))) if arguments.kinds else None
+    return run_worker(settings, url=url, token=token_for(settings, url, name="worker_token"), kinds=kinds)
+
+
+def _host(settings: Settings, places: Places, *, shape: Shape) -> int:
     """Be the host until a signal or `noetl down`."""
     lock = HostLock(places.lock)
     deadline = time.monotonic() + START_SECONDS_MAX
@@ -66,11 +87,14 @@ def _host(settings: Settings, places: Places) -> int:
             fail(f"process {lock.holder()} is already the host of {settings.home}")
             return 2
         time.sleep(LOOK_SECONDS)
-    host = Host(settings, places)
+    host = Host(settings, places, shape=shape)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: host.ask_to_stop())
     host.start()
     note(f"host {settings.home} is up")
+    if host.url is not None:
+        out(f"listening on {host.url}")
+        sys.stdout.flush()
     while not host.wait(0.5):
         pass
     host.stop()

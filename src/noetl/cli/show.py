@@ -12,9 +12,7 @@ from noetl.cli.client import Client, Refused
 from noetl.cli.run import read_playbook
 from noetl.cli.text import fail, note, out
 from noetl.core.errors import PlaybookInvalid
-from noetl.core.playbook.compile import compile_playbook
 from noetl.settings import Settings
-from noetl.wiring import tool_kinds
 
 
 def _reading(settings: Settings, read: Callable[[Client], int]) -> int:
@@ -81,15 +79,29 @@ def events(arguments: argparse.Namespace, settings: Settings) -> int:
     return _reading(settings, read)
 
 
+_LOOP_DETAILS = {
+    "loop.started": "{total} items",
+    "frame.dispatched": "{rows} rows from {first}, {concurrency} at a time",
+    "frame.heartbeat": "rows {ranges} are durable",
+    "frame.abandoned": "attempt {attempt} lost, {skipped} rows need not run again",
+    "frame.committed": "{outcomes[success]} ok, {outcomes[failed]} failed",
+    "loop.done": "{done} of {total} done, {failed} failed",
+    "child.started": "execution {child_execution_id} of {path}",
+    "child.terminal": "execution {child_execution_id} {status}",
+}
+
+
 def _line(event: dict[str, Any]) -> str:
     meta = event["meta"]
-    about = event.get("command_id") or meta.get("step") or ""
+    about = event.get("command_id") or event.get("frame_id") or event.get("stage_id") or meta.get("step") or ""
     detail = ""
     if event["event_type"] == "step.decided":
         about = f"{meta['step']}#{meta['run']}"
         detail = f"→ {', '.join(meta['targets'])}" if meta["targets"] else meta["outcome"]
-    elif event["event_type"] == "command.claimed":
+    elif event["event_type"] in ("command.claimed", "frame.started"):
         detail = f"attempt {meta['attempt']}"
+    elif event["event_type"] in _LOOP_DETAILS:
+        detail = _LOOP_DETAILS[event["event_type"]].format(**meta)
     elif event.get("result"):
         error = event["result"]["context"].get("error")
         reference = event["result"]["reference"]
@@ -104,6 +116,9 @@ def _line(event: dict[str, Any]) -> str:
 
 
 def validate(arguments: argparse.Namespace, _settings: Settings) -> int:
+    from noetl.core.playbook.compile import compile_playbook  # noqa: PLC0415 - looking at runs compiles nothing
+    from noetl.wiring import tool_kinds  # noqa: PLC0415 - as above
+
     text = read_playbook(arguments.file)
     if text is None:
         return 2

@@ -12,6 +12,11 @@ NoetlError
 ├── VersionConflict      (Terminal)   a stream is not at the expected version
 ├── ExecutionClosed      (Terminal)   a fact arrived after the terminal event
 ├── ExecutionUnknown     (Terminal)   no such execution in this tenant and organization
+├── CredentialUnknown    (Terminal)   no such credential in this tenant and organization
+├── CredentialUnreadable (Terminal)   a stored credential does not decrypt with this key
+├── PlaybookUnknown      (Terminal)   no such playbook, or version of it, in the catalog
+├── StageUnknown         (Terminal)   no such open stage in this execution
+├── FrameAlreadyTerminal (Terminal)   a frame that has ended was asked about
 ├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
 ├── LedgerCorrupt        (Terminal)   stored bytes do not agree with their checksum or order
 ├── PayloadMissing       (Terminal)   a reference names bytes that are not there
@@ -112,6 +117,32 @@ class ExecutionClosed(Terminal):
 
 class ExecutionUnknown(Terminal):
     code = "execution_unknown"
+
+
+class CredentialUnknown(Terminal):
+    code = "credential_unknown"
+
+
+class CredentialUnreadable(Terminal):
+    code = "credential_unreadable"
+
+
+class PlaybookUnknown(Terminal):
+    code = "playbook_unknown"
+
+
+class StageUnknown(Terminal):
+    code = "stage_unknown"
+
+
+class FrameAlreadyTerminal(Terminal):
+    """`event_id` is the event that ended the frame."""
+
+    code = "frame_already_terminal"
+
+    def __init__(self, message: str, *, event_id: int) -> None:
+        self.event_id = event_id
+        super().__init__(message)
 
 
 class LeaseLost(Terminal):

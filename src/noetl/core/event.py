@@ -23,6 +23,8 @@ class Draft(NamedTuple):
     result: Mapping[str, object] | None = None
     writes: Sequence[Mapping[str, object]] | None = None
     payload_ref: Mapping[str, object] | None = None
+    stage_id: str | None = None
+    frame_id: str | None = None
 
 
 class Event(NamedTuple):
@@ -79,6 +81,10 @@ def kind_of(event: Event) -> EventKind:
 def _aggregate_id(kind: EventKind, event: Event) -> str:
     if kind.aggregate_type == "command":
         return f"command/{event.command_id}"
+    if kind.aggregate_type == "frame":
+        return f"frame/{event.frame_id}"
+    if kind.aggregate_type == "stage":
+        return f"stage/{event.stage_id}"
     if kind.aggregate_type == "step":
         return f"step/{event.transition_key.partition('/')[2]}"
     return f"execution/{event.execution_id}"
@@ -168,8 +174,9 @@ def seal(event: Event) -> Sealed:
         check_result(event.result)
     if event.writes is not None and not kind.has_writes:
         raise EnvelopeInvalid(f"{event.event_type} writes nothing")
-    if kind.aggregate_type == "command" and not event.command_id:
-        raise EnvelopeInvalid(f"{event.event_type} names no command")
+    named = {"command": event.command_id, "stage": event.stage_id, "frame": event.frame_id}
+    if not named.get(kind.aggregate_type, "-"):
+        raise EnvelopeInvalid(f"{event.event_type} names no {kind.aggregate_type}")
     if not event.transition_key:
         raise EnvelopeInvalid(f"{event.event_type} has no transition key")
     if not event.tenant_id or not event.organization_id:

@@ -17,8 +17,20 @@ COMMAND_FAILED = "command.failed"
 TASK_WAITING = "task.waiting"
 TIMER_FIRED = "timer.fired"
 STEP_DECIDED = "step.decided"
+LOOP_STARTED = "loop.started"
+FRAME_DISPATCHED = "frame.dispatched"
+FRAME_STARTED = "frame.started"
+FRAME_HEARTBEAT = "frame.heartbeat"
+FRAME_ABANDONED = "frame.abandoned"
+FRAME_COMMITTED = "frame.committed"
+FRAME_FAILED = "frame.failed"
+LOOP_DONE = "loop.done"
+CHILD_STARTED = "child.started"
+CHILD_TERMINAL = "child.terminal"
+CANCEL_REQUESTED = "execution.cancel_requested"
 PLAYBOOK_COMPLETED = "playbook.completed"
 PLAYBOOK_FAILED = "playbook.failed"
+EXECUTION_CANCELLED = "execution.cancelled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +61,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="execution",
             transition_key="playbook.initialized",
             says="An execution was created: which playbook, by content, and with which inputs.",
-            meta=("path", "playbook", "workload", "entry"),
+            meta=("path", "playbook", "workload", "entry", "due_at", "parent", "depth"),
             carries=("playbook.initialized", "workflow.initialized"),
         ),
         EventKind(
@@ -57,7 +69,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.issued/<command>",
             says="The router asked for a piece of work: a step run, or an expression that needs the data.",
-            meta=("step", "run", "kind", "parents", "closing", "expression", "pending_writes"),
+            meta=("step", "run", "kind", "parents", "opens", "closing", "expression", "pending_writes", "due_at"),
             carries=("command.issued",),
         ),
         EventKind(
@@ -113,6 +125,101 @@ KINDS: Mapping[str, EventKind] = {
             carries=("call.done", "call.error"),
         ),
         EventKind(
+            event_type=LOOP_STARTED,
+            aggregate_type="stage",
+            transition_key="loop.started/<stage>",
+            says="A loop began: its epoch, its size, where its collection is and how it is to be worked off.",
+            meta=("step", "run", "parents", "total", "collection", "policy", "closing", "due_at"),
+            carries=("loop.started", "stage.opened", "step.enter"),
+        ),
+        EventKind(
+            event_type=FRAME_DISPATCHED,
+            aggregate_type="frame",
+            transition_key="frame.dispatched/<frame>/<attempt>",
+            says="A window of a loop's rows is to be worked off: `rows` from `first`, `concurrency` at a time.",
+            meta=("step", "run", "number", "attempt", "first", "rows", "concurrency", "retry_mode", "skipped"),
+            carries=("frame.dispatched",),
+        ),
+        EventKind(
+            event_type=FRAME_STARTED,
+            aggregate_type="frame",
+            transition_key="frame.started/<frame>/<attempt>",
+            says="A worker session took the frame; the attempt is its fencing token.",
+            meta=("attempt", "session"),
+            carries=("frame.started",),
+        ),
+        EventKind(
+            event_type=FRAME_HEARTBEAT,
+            aggregate_type="frame",
+            transition_key="frame.heartbeat/<frame>/<attempt>/<n>",
+            says="Rows of a frame whose outcome is persisted: whoever takes the frame over skips them.",
+            meta=("step", "attempt", "n", "ranges", "failed"),
+            carries=("frame.heartbeat",),
+        ),
+        EventKind(
+            event_type=FRAME_ABANDONED,
+            aggregate_type="frame",
+            transition_key="frame.abandoned/<frame>/<attempt>",
+            says="The session that held the frame is gone; the frame goes to another one.",
+            meta=("step", "attempt", "retry_mode", "skipped"),
+            carries=("frame.abandoned",),
+        ),
+        EventKind(
+            event_type=FRAME_COMMITTED,
+            aggregate_type="frame",
+            transition_key="frame.terminal/<frame>",
+            says="Every row of the frame has an outcome; the payload holds them in item order.",
+            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings"),
+            has_result=True,
+            has_writes=True,
+            carries=("frame.committed", "loop.item"),
+        ),
+        EventKind(
+            event_type=FRAME_FAILED,
+            aggregate_type="frame",
+            transition_key="frame.terminal/<frame>",
+            says="The frame ended before all of its rows had run; `result.context.error` says why.",
+            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings"),
+            has_result=True,
+            has_writes=True,
+            carries=("frame.failed",),
+        ),
+        EventKind(
+            event_type=LOOP_DONE,
+            aggregate_type="stage",
+            transition_key="loop.done/<stage>",
+            says="No row of the loop is left to run: how many there were and how they ended.",
+            meta=("step", "run", "total", "done", "failed", "frames", "status", "error", "closing"),
+            carries=("loop.done", "stage.closed"),
+        ),
+        EventKind(
+            event_type=CHILD_STARTED,
+            aggregate_type="command",
+            transition_key="child.started/<command>/<n>",
+            says="A task started another playbook; the payload is the resume point of the pipeline that waits for it.",
+            meta=(
+                *("step", "attempt", "n", "task", "child_execution_id", "path", "playbook", "return_step", "waits"),
+                "due_at",
+            ),
+            has_writes=True,
+        ),
+        EventKind(
+            event_type=CHILD_TERMINAL,
+            aggregate_type="command",
+            transition_key="child.terminal/<command>/<n>",
+            says="The playbook that a task waits for has ended or could not begin; the result is what the task gets.",
+            meta=("step", "attempt", "n", "task", "child_execution_id", "path", "status"),
+            has_result=True,
+            has_writes=True,
+        ),
+        EventKind(
+            event_type=CANCEL_REQUESTED,
+            aggregate_type="execution",
+            transition_key="execution.cancel_requested",
+            says="Somebody, or a time limit, wants the execution to end: nothing new begins, what runs is stopped.",
+            meta=("reason", "cause", "due_at"),
+        ),
+        EventKind(
             event_type=PLAYBOOK_COMPLETED,
             aggregate_type="execution",
             transition_key="execution.terminal",
@@ -126,11 +233,21 @@ KINDS: Mapping[str, EventKind] = {
             event_type=PLAYBOOK_FAILED,
             aggregate_type="execution",
             transition_key="execution.terminal",
-            says="The execution ended with a failure that no arc handled.",
-            meta=("step",),
+            says="The execution ended with a failure that no arc handled, or because its time was up.",
+            meta=("step", "unconfirmed"),
             has_result=True,
             closes=True,
             carries=("playbook.failed",),
+        ),
+        EventKind(
+            event_type=EXECUTION_CANCELLED,
+            aggregate_type="execution",
+            transition_key="execution.terminal",
+            says="The execution was cancelled and nothing of it runs any more.",
+            meta=("step", "unconfirmed"),
+            has_result=True,
+            closes=True,
+            carries=("execution.cancelled",),
         ),
     )
 }
@@ -162,3 +279,30 @@ def timer_key(name: str) -> str:
 
 INITIALIZED_KEY = "playbook.initialized"
 EXECUTION_TERMINAL_KEY = "execution.terminal"
+CANCEL_REQUESTED_KEY = "execution.cancel_requested"
+
+
+def loop_started_key(stage_id: str) -> str:
+    return f"loop.started/{stage_id}"
+
+
+def loop_done_key(stage_id: str) -> str:
+    return f"loop.done/{stage_id}"
+
+
+def frame_key(event_type: str, frame_id: str, attempt: int) -> str:
+    """Of `frame.dispatched`, `frame.started` and `frame.abandoned`, which happen once per attempt."""
+    return f"{event_type}/{frame_id}/{attempt}"
+
+
+def frame_heartbeat_key(frame_id: str, attempt: int, number: int) -> str:
+    return f"frame.heartbeat/{frame_id}/{attempt}/{number}"
+
+
+def frame_terminal_key(frame_id: str) -> str:
+    return f"frame.terminal/{frame_id}"
+
+
+def child_key(event_type: str, command_id: str, number: int) -> str:
+    """Of `child.started` and `child.terminal`; a command may wait for several children, one after the other."""
+    return f"{event_type}/{command_id}/{number}"

@@ -15,6 +15,9 @@ from noetl.core.locator import payload_locator
 
 MEDIA_JSON = "application/json"
 MEDIA_PIPELINE = "application/vnd.noetl.pipeline+json"
+MEDIA_LOOP = "application/vnd.noetl.loop+json"
+MEDIA_COLLECTION = "application/vnd.noetl.collection+json"
+MEDIA_FRAME = "application/vnd.noetl.frame+json"
 MEDIA_PLAYBOOK = "application/vnd.noetl.playbook+yaml"
 MEDIA_TEXT = "text/plain; charset=utf-8"
 

@@ -1,4 +1,4 @@
-"""Starting executions and reading what became of them."""
+"""Starting and cancelling executions, and reading what became of them."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from noetl.core import kinds
 from noetl.core.codec import canonical_bytes, sha256_hex
-from noetl.core.errors import (
-    EnvelopeInvalid,
-    ExecutionUnknown,
-    PlaybookInvalid,
-    Problem,
-    RequestInvalid,
-    TemplateFailed,
-    TemplateInvalid,
-    TransitionConflict,
-)
-from noetl.core.event import Draft, Event
-from noetl.core.execution.state import Entry, ExecutionState
-from noetl.core.expression import compile_value, normalise, render_value
+from noetl.core.errors import ExecutionUnknown, Problem, RequestInvalid, TransitionConflict
+from noetl.core.event import Event
+from noetl.core.execution.lifecycle import REQUEST
+from noetl.core.execution.state import ExecutionState
 from noetl.core.ids import ExecutionId
-from noetl.core.limits import CONTEXT_ENTRY_BYTES_MAX, CONTEXT_INLINE_BYTES_MAX, TEMPLATE_SECONDS_MAX
-from noetl.core.playbook.compile import CompiledPlaybook
-from noetl.core.playbook.workload import merge, request_payload
-from noetl.core.reference import MEDIA_JSON, MEDIA_PLAYBOOK, Payload
 from noetl.core.shards import shard_of
 from noetl.engine.control.decider import Decider
-from noetl.engine.control.inputs import StartInput
+from noetl.engine.control.inputs import CancelInput, StartInput
 from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.states import Held
 from noetl.engine.payloads import Payloads
-from noetl.engine.work.names import stored_value
+from noetl.engine.results import read_result
+from noetl.engine.starting import Starter
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow
 from noetl.ports.queue import Executions
 from noetl.ports.tool import Renderer
@@ -68,12 +56,11 @@ class ExecutionService:
         self._ledger = parts.ledger
         self._playbooks = parts.playbooks
         self._watchers = parts.watchers
-        self._ids = parts.ids
         self._clock = parts.clock
         self._decider = decider
         self._executions = executions
         self._payloads = payloads
-        self._renderer = renderer
+        self._starter = Starter(payloads=payloads, renderer=renderer, ids=parts.ids, clock=parts.clock)
         self._shard_count = shard_count
 
     # --- starting ------------------------------------------------------------------------------------------
@@ -85,32 +72,17 @@ class ExecutionService:
         known = await self._known(request, digest)
         if known is not None:
             return Started(execution_id=known, warnings=playbook.warnings)
-        execution_id = self._ids.next_id()
-        content = await self._payloads.keep(
-            request.text.encode("utf-8"),
-            tenant_id=request.tenant_id,
-            organization_id=request.organization_id,
-            media_type=MEDIA_PLAYBOOK,
+        prepared = await self._starter.prepare(
+            playbook, request.text, request.payload, file=request.file, owner=request
         )
-        workload = await self._workload(request, playbook, execution_id)
-        entries, payloads = await self._entries(request, workload)
-        draft = Draft(
-            event_type=kinds.PLAYBOOK_INITIALIZED,
-            transition_key=kinds.INITIALIZED_KEY,
-            meta={
-                "path": playbook.playbook.path,
-                "playbook": content.reference.to_json(),
-                "entry": playbook.playbook.entry,
-                "workload": {name: entry.to_json() for name, entry in entries.items()},
-            },
-        )
+        execution_id = prepared.execution_id
         start = StartInput(
             execution_id=execution_id,
             shard_id=shard_of(ExecutionId(execution_id), self._shard_count),
             tenant_id=request.tenant_id,
             organization_id=request.organization_id,
-            draft=draft,
-            payloads=(content, *payloads),
+            draft=prepared.draft,
+            payloads=prepared.payloads,
             idempotency=_idempotency(request, digest, execution_id),
         )
         try:
@@ -137,83 +109,42 @@ class ExecutionService:
             raise RequestInvalid("this idempotency key was used for another request")
         return row.execution_id
 
-    async def _workload(
-        self, request: StartRequest, playbook: CompiledPlaybook, execution_id: int
-    ) -> dict[str, object]:
-        """Defaults rendered once, in document order, under the payload, which is data and never rendered."""
-        payload = request_payload(request.payload)
-        identity = str(execution_id)
-        names: dict[str, object] = {
-            **payload,
-            "payload": payload,
-            "input": payload,
-            "execution_id": identity,
-            "job": {"uuid": identity, "id": identity, "execution_id": identity},
-            "env": {},
-        }
-        rendered: dict[str, object] = {}
-        for key, value in playbook.playbook.workload.items():
-            try:
-                compiled = compile_value(value)
-                now = self._clock.now()
-                if compiled.needs_child:
-                    chosen = {root: names[root] for root in compiled.roots if root in names}
-                    rendered[key] = await self._renderer.render(
-                        value,
-                        chosen,
-                        now=now,
-                        timeout_seconds=TEMPLATE_SECONDS_MAX,
-                        tenant=request.tenant_id,
-                        organization=request.organization_id,
-                    )
-                else:
-                    rendered[key] = render_value(compiled, names, now=now)
-            except (TemplateInvalid, TemplateFailed) as error:
-                problem = Problem(error.code, f"workload.{key}: {error}", request.file, field=f"workload.{key}")
-                raise PlaybookInvalid([problem]) from error
-            names.setdefault(key, rendered[key])
-        merged = merge(rendered, payload)
-        normal = normalise(merged)
-        assert isinstance(normal, dict)
-        return normal
+    # --- cancelling ----------------------------------------------------------------------------------------
 
-    async def _entries(
-        self, request: StartRequest, workload: Mapping[str, object]
-    ) -> tuple[dict[str, Entry], list[Payload]]:
-        """Small values inline, the others as places in one payload that holds the whole workload."""
-        entries: dict[str, Entry] = {}
-        payloads: list[Payload] = []
-        used = 0
-        for key, value in workload.items():
-            try:
-                size = len(canonical_bytes(value))
-            except EnvelopeInvalid as error:
-                raise RequestInvalid(f"workload value {key!r} cannot be stored: {error}") from error
-            if size <= CONTEXT_ENTRY_BYTES_MAX and used + size <= CONTEXT_INLINE_BYTES_MAX:
-                entries[key] = Entry(value)
-                used += size
-                continue
-            if not payloads:
-                payloads.append(
-                    await self._payloads.keep_json(
-                        dict(workload),
-                        tenant_id=request.tenant_id,
-                        organization_id=request.organization_id,
-                        media_type=MEDIA_JSON,
-                    )
-                )
-            entries[key] = Entry(None, payloads[0].reference.to_json(), (key,))
-        return entries, payloads
+    async def cancel(self, execution_id: int, *, reason: str, tenant_id: str, organization_id: str) -> ExecutionState:
+        """Ask for the end of an execution; the request is durable when this returns, and asking again changes nothing.
+        Raises ExecutionClosed when it has ended."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        await self.state(execution_id, **owner)
+        words = reason.encode("utf-8", "replace").decode("utf-8").strip() or "cancelled on request"
+        await self._decider.tell(CancelInput(execution_id=execution_id, reason=words, cause=REQUEST))
+        return await self.state(execution_id, **owner)
 
     # --- reading -------------------------------------------------------------------------------------------
 
-    async def state(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionState:
-        """The state as of the last committed event; other tenants' executions do not exist."""
+    async def held(self, execution_id: int, *, tenant_id: str, organization_id: str) -> Held:
+        """The state as of the last committed event, with its position; other tenants' executions do not exist."""
         # Looked at, never kept: while this reads, the decider may commit, and its cache must not go back.
         held = self._states.cached(execution_id) or await self._states.fold(execution_id)
         if (held.state.tenant_id, held.state.organization_id) != (tenant_id, organization_id):
             raise ExecutionUnknown(f"there is no execution {execution_id}")
-        return held.state
+        return held
+
+    async def state(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionState:
+        return (await self.held(execution_id, tenant_id=tenant_id, organization_id=organization_id)).state
+
+    async def wait_position(
+        self, execution_id: int, *, tenant_id: str, organization_id: str, position: int, timeout_seconds: float
+    ) -> Held:
+        """The state when it includes a position of its shard, or when the time is up."""
+        deadline = self._clock.monotonic() + timeout_seconds
+        with self._watchers.watch(execution_id) as watch:
+            while True:
+                held = await self.held(execution_id, tenant_id=tenant_id, organization_id=organization_id)
+                left = deadline - self._clock.monotonic()
+                if held.position >= position or held.state.is_terminal or left <= 0:
+                    return held
+                await watch.changed(left)
 
     async def wait_terminal(
         self, execution_id: int, *, tenant_id: str, organization_id: str, timeout_seconds: float
@@ -252,13 +183,17 @@ class ExecutionService:
         reference: Any = state.result["reference"] if state.result else None
         if reference is None:
             return None
-        document = await self._payloads.read_json(
-            reference, tenant_id=state.tenant_id, organization_id=state.organization_id
+        return await read_result(
+            self._payloads, reference, tenant_id=state.tenant_id, organization_id=state.organization_id
         )
-        return stored_value(document, reference.get("media_type"))
 
-    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
-        return await self._executions.newest(tenant_id=tenant_id, organization_id=organization_id, limit=limit)
+    async def newest(
+        self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None
+    ) -> list[ExecutionRow]:
+        """The newest executions, or those that are older than one of them."""
+        return await self._executions.newest(
+            tenant_id=tenant_id, organization_id=organization_id, limit=limit, before=before, status=status
+        )
 
 
 def _idempotency(request: StartRequest, digest: str, execution_id: int) -> IdempotencyRow | None:

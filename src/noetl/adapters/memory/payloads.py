@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 from noetl.adapters.memory.faults import Faults
 from noetl.core.codec import sha256_hex
 from noetl.core.errors import PayloadCorrupt, PayloadMissing
-from noetl.core.reference import Payload, Reference
+from noetl.core.reference import Payload, Reference, address
 
 Contents = dict[tuple[str, str, str], bytes]
 
@@ -20,6 +22,16 @@ class MemoryPayloads:
     async def put(self, payload: Payload) -> None:
         key = (payload.tenant_id, payload.organization_id, payload.reference.sha256)
         await self._faults.around("put", lambda: self._contents.setdefault(key, payload.content))
+
+    async def put_stream(
+        self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
+    ) -> Reference:
+        content = b"".join([chunk async for chunk in chunks])
+        payload = address(
+            content, media_type=media_type, store="memory", tenant_id=tenant_id, organization_id=organization_id
+        )
+        await self.put(payload)
+        return payload.reference
 
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         key = (tenant_id, organization_id, reference.sha256)

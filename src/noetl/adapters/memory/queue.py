@@ -17,13 +17,16 @@ class MemoryQueue:
         self._database = database
         self._faults = faults or Faults()
 
-    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
+    async def waiting(self, *, pool: str, limit: int, kinds: Sequence[str] | None = None) -> list[QueuedCommand]:
         def read() -> list[QueuedCommand]:
             now = self._database.clock.now()
             rows = [
                 row
                 for row in self._database.tables.commands.values()
-                if row.command.session_id is None and row.command.pool == pool and row.available_at <= now
+                if row.command.session_id is None
+                and row.command.pool == pool
+                and row.available_at <= now
+                and (kinds is None or set(row.command.tool_kind.split("+")) <= set(kinds))
             ]
             rows.sort(key=lambda row: row.available_at)
             return [row.command for row in rows[:limit]]
@@ -43,6 +46,20 @@ class MemoryQueue:
             return len(held)
 
         return await self._faults.around("release_all", release)
+
+    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
+        def release() -> int:
+            rows = self._database.tables.commands
+            held = [
+                key
+                for key, row in rows.items()
+                if row.command.session_id == session_id and (commands is None or key in commands)
+            ]
+            for key in held:
+                rows[key] = rows[key]._replace(command=replace(rows[key].command, session_id=None))
+            return len(held)
+
+        return await self._faults.around("release", release)
 
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
         def read() -> list[QueuedCommand]:
@@ -82,11 +99,14 @@ class MemoryExecutions:
 
         return await self._faults.around("find", read)
 
-    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
+    async def newest(
+        self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None
+    ) -> list[ExecutionRow]:
         def read() -> list[ExecutionRow]:
             rows = self._database.tables.executions
-            own = [rows[key] for key in sorted(rows, reverse=True)]
-            return [row for row in own if _owner(row) == (tenant_id, organization_id)][:limit]
+            own = [rows[key] for key in sorted(rows, reverse=True) if before is None or key < before]
+            own = [row for row in own if _owner(row) == (tenant_id, organization_id)]
+            return [row for row in own if status is None or row.status == status][:limit]
 
         return await self._faults.around("newest", read)
 

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 from noetl.core.codec import sha256_hex
 from noetl.core.errors import PayloadCorrupt, PayloadMissing
+from noetl.core.locator import payload_locator
 from noetl.core.reference import Payload, Reference
+
+STORE = "file"
+_WRITE_BYTES = 1024 * 1024
 
 
 class FilePayloads:
@@ -20,22 +27,51 @@ class FilePayloads:
     async def put(self, payload: Payload) -> None:
         await asyncio.to_thread(self._write, payload)
 
+    async def put_stream(
+        self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
+    ) -> Reference:
+        folder = self._owner(tenant_id, organization_id)
+        incoming = await asyncio.to_thread(_Incoming, folder)
+        try:
+            # Gathered first: a thread for every small chunk of a network would cost more than the writing.
+            waiting: list[bytes] = []
+            size = 0
+            async for chunk in chunks:
+                waiting.append(chunk)
+                size += len(chunk)
+                if size >= _WRITE_BYTES:
+                    await asyncio.to_thread(incoming.write, waiting)
+                    waiting, size = [], 0
+            sha256 = await asyncio.to_thread(self._settle, incoming, waiting, tenant_id, organization_id)
+        finally:
+            incoming.drop()
+        return Reference(
+            kind="payload",
+            uri=payload_locator(tenant_id, organization_id, sha256),
+            sha256=sha256,
+            media_type=media_type,
+            bytes=incoming.size,
+            store=STORE,
+        )
+
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         path = self._path(tenant_id, organization_id, reference.sha256)
         return await asyncio.to_thread(self._read, path, reference)
 
+    def _owner(self, tenant_id: str, organization_id: str) -> Path:
+        """Encoded tenant and organization: nothing of a user's text becomes a path."""
+        owner = self._root / quote(tenant_id, safe="").replace(".", "%2E")
+        return owner / quote(organization_id, safe="").replace(".", "%2E")
+
     def _path(self, tenant_id: str, organization_id: str, sha256: str) -> Path:
-        """Digest names below encoded tenant and organization: nothing of a user's text becomes a path."""
+        """Digest names below the owner's folder."""
         assert len(sha256) == 64
         assert sha256.isalnum()
-        owner = self._root / quote(tenant_id, safe="").replace(".", "%2E")
-        return owner / quote(organization_id, safe="").replace(".", "%2E") / sha256[:2] / sha256
+        return self._owner(tenant_id, organization_id) / sha256[:2] / sha256
 
     def _write(self, payload: Payload) -> None:
         path = self._path(payload.tenant_id, payload.organization_id, payload.reference.sha256)
-        if path.exists():
-            # Reuse renews the time, so that a collector's grace starts again.
-            os.utime(path)
+        if _renewed(path):
             return
         path.parent.mkdir(parents=True, exist_ok=True)
         # A name of its own for each writer: two may store the same content at the same moment.
@@ -44,14 +80,19 @@ class FilePayloads:
             file.write(payload.content)
             file.flush()
             os.fsync(file.fileno())
-        temporary.replace(path)
-        # Up to the root, for each of these folders may be new.
-        for folder in (path.parent, *path.parents[1:4]):
-            descriptor = os.open(folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+        _publish(temporary, path)
+
+    def _settle(self, incoming: _Incoming, rest: list[bytes], tenant_id: str, organization_id: str) -> str:
+        """Write the rest, and give the bytes the name that only now is known."""
+        incoming.write(rest)
+        sha256 = incoming.sync()
+        path = self._path(tenant_id, organization_id, sha256)
+        if _renewed(path):
+            incoming.path.unlink()
+        else:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _publish(incoming.path, path)
+        return sha256
 
     @staticmethod
     def _read(path: Path, reference: Reference) -> bytes:
@@ -62,3 +103,53 @@ class FilePayloads:
         if sha256_hex(content) != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the file has another digest")
         return content
+
+
+class _Incoming:
+    """A file whose name is not known yet, with its digest so far."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.path = folder / f".incoming.{secrets.token_hex(8)}"
+        self.size = 0
+        self._digest = hashlib.sha256()
+        # Buffered on purpose: its lock makes `drop` wait for a write that a cancelled call left in a thread.
+        self._file: BinaryIO = self.path.open("wb")
+
+    def write(self, chunks: list[bytes]) -> None:
+        for chunk in chunks:
+            self._file.write(chunk)
+            self._digest.update(chunk)
+            self.size += len(chunk)
+
+    def sync(self) -> str:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return self._digest.hexdigest()
+
+    def drop(self) -> None:
+        """Leave nothing behind of a stream that broke off; a settled one has left nothing."""
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def _renewed(path: Path) -> bool:
+    """Is the content there?  Reuse renews its time, so that a collector's grace starts again."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _publish(temporary: Path, path: Path) -> None:
+    """The rename that makes a payload exist, and the syncs that make it stay."""
+    temporary.replace(path)
+    # Up to the root, for each of these folders may be new.
+    for folder in (path.parent, *path.parents[1:4]):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

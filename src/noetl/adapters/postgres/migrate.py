@@ -48,6 +48,7 @@ async def migrate(dsn: str, *, shard_count: int, now: datetime.datetime) -> list
                 applied = await _apply(connection)
                 await _ensure_partitions(connection, now)
                 await _ensure_shards(connection, shard_count)
+                await connection.execute(_sql("publish").text)
             return applied
         finally:
             await connection.close(timeout=2)

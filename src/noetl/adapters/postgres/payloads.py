@@ -6,6 +6,7 @@ from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.statements import query
 from noetl.core.codec import sha256_hex
 from noetl.core.errors import PayloadCorrupt, PayloadMissing
+from noetl.core.locator import payload_locator
 from noetl.core.reference import Payload, Reference
 
 
@@ -24,15 +25,21 @@ class PostgresPayloads:
         )
 
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
+        found = await self.find(reference.sha256, tenant_id=tenant_id, organization_id=organization_id)
+        if found is None:
+            raise PayloadMissing(f"{reference.uri} is not in noetl.payload")
+        return found[0]
+
+    async def find(self, sha256: str, *, tenant_id: str, organization_id: str) -> tuple[bytes, str] | None:
+        """The bytes of a digest, verified, and their media type."""
         rows = await self._reader.fetch(
-            query("reads.sql", "payload"),
-            tenant_id=tenant_id,
-            organization_id=organization_id,
-            sha256=reference.sha256,
+            query("reads.sql", "payload"), tenant_id=tenant_id, organization_id=organization_id, sha256=sha256
         )
         if not rows:
-            raise PayloadMissing(f"{reference.uri} is not in noetl.payload")
+            return None
         content: bytes = rows[0]["content"]
-        if sha256_hex(content) != reference.sha256:
-            raise PayloadCorrupt(f"{reference.uri}: the stored bytes have another digest")
-        return content
+        if sha256_hex(content) != sha256:
+            raise PayloadCorrupt(
+                f"{payload_locator(tenant_id, organization_id, sha256)}: the stored bytes have another digest"
+            )
+        return content, str(rows[0]["media_type"])

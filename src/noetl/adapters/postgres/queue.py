@@ -12,17 +12,33 @@ from noetl.core.ids import SYSTEM_ID_LIMIT
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
 from noetl.ports.queue import DueTimer
 
+ID_MAX = 2**63 - 1
+
 
 class PostgresQueue:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    async def waiting(self, *, pool: str, limit: int) -> list[QueuedCommand]:
-        rows = await self._reader.fetch(query("reads.sql", "waiting_commands"), pool=pool, rows=limit)
+    async def waiting(self, *, pool: str, limit: int, kinds: Sequence[str] | None = None) -> list[QueuedCommand]:
+        rows = await self._reader.fetch(
+            query("reads.sql", "waiting_commands"),
+            pool=pool,
+            rows=limit,
+            kinds=None if kinds is None else list(kinds),
+        )
         return [QueuedCommand(**dict(row)) for row in rows]
 
     async def release_all(self, *, except_sessions: Sequence[int]) -> int:
         rows = await self._reader.fetch(query("reads.sql", "release_commands"), sessions=list(except_sessions))
+        return len(rows)
+
+    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
+        rows = await self._reader.fetch(
+            query("reads.sql", "release_session"),
+            session_id=session_id,
+            executions=None if commands is None else [execution_id for execution_id, _ in commands],
+            commands=None if commands is None else [command_id for _, command_id in commands],
+        )
         return len(rows)
 
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
@@ -52,9 +68,16 @@ class PostgresExecutions:
         )
         return _execution_row(rows[0]) if rows else None
 
-    async def newest(self, *, tenant_id: str, organization_id: str, limit: int) -> list[ExecutionRow]:
+    async def newest(
+        self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None
+    ) -> list[ExecutionRow]:
         rows = await self._reader.fetch(
-            query("reads.sql", "executions"), tenant_id=tenant_id, organization_id=organization_id, rows=limit
+            query("reads.sql", "executions"),
+            tenant_id=tenant_id,
+            organization_id=organization_id,
+            before=ID_MAX if before is None else before,
+            status=status,
+            rows=limit,
         )
         return [_execution_row(row) for row in rows]
 

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, TemplateFailed
-from noetl.core.execution.evolve import write
 from noetl.core.execution.state import Entry, StepResult
 from noetl.core.execution.values import NeedsWorker, Scene, evaluate, evaluate_value
+from noetl.core.execution.writes import write
 from noetl.core.expression import is_true
 from noetl.core.limits import CONTEXT_INLINE_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX, WARNINGS_MAX
-from noetl.core.playbook.compile import Assignment, CompiledArc, CompiledStep
+from noetl.core.playbook.compiled import Assignment, CompiledArc, CompiledStep
 from noetl.core.playbook.model import Mode
 
 

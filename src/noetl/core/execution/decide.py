@@ -9,13 +9,16 @@ from dataclasses import dataclass
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
+from noetl.core.execution import children, lifecycle, loops
 from noetl.core.execution.arcs import Routing, route
 from noetl.core.execution.evolve import evolve
-from noetl.core.execution.state import ExecutionState
+from noetl.core.execution.state import ExecutionState, Pending, Stage
 from noetl.core.execution.values import NeedsWorker, Scene
-from noetl.core.playbook.compile import CompiledPlaybook
+from noetl.core.playbook.compiled import CompiledPlaybook
 
-_WAKES = frozenset((kinds.PLAYBOOK_INITIALIZED, kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.STEP_DECIDED))
+_COMMAND_ENDED = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED))
+_FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
+_WAKES = frozenset((kinds.PLAYBOOK_INITIALIZED, kinds.STEP_DECIDED, kinds.TIMER_FIRED, *_COMMAND_ENDED, *_FRAME_ENDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,19 @@ class Decision:
 
 def decide(state: ExecutionState, event: Event, playbook: CompiledPlaybook) -> Decision:
     """What follows from an event that `state` already contains."""
-    if state.is_terminal or event.event_type not in _WAKES:
+    if state.is_terminal or (event.event_type not in _WAKES and state.cancelling is None):
         return Decision((), state)
     run = _Run(state, event, playbook)
-    if event.event_type in (kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED):
+    if event.event_type == kinds.TIMER_FIRED:
+        run.time_out(str(event.meta["name"]))
+    elif state.cancelling is not None:
+        run.close()
+    elif event.event_type in _COMMAND_ENDED:
         run.settle(str(event.meta["step"]))
-    run.dispatch()
+    elif event.event_type in _FRAME_ENDED:
+        run.work(str(event.meta["step"]))
+    if run.state.cancelling is None:
+        run.dispatch()
     return Decision(tuple(run.drafts), run.state)
 
 
@@ -53,6 +63,9 @@ class _Run:
     # --- a step run has ended: where does it lead? ---------------------------------------------------------
 
     def settle(self, name: str) -> None:
+        if name in self.state.loop_state:
+            self._open(name)
+            return
         pending = self.state.pending_next_actions.get(name)
         result = self.state.step_results.get(name)
         if pending is None or result is None or self.state.issued_steps.get(name) != pending.run:
@@ -70,28 +83,133 @@ class _Run:
         try:
             routing = route(scene, self._playbook.steps[name], result)
         except NeedsWorker as need:
-            self._ask(name, pending.run, pending.asked + 1, need)
+            self._ask(name, pending, need)
             return
         self._emit(_decided(name, pending.run, routing))
 
-    def _ask(self, step: str, run: int, number: int, need: NeedsWorker) -> None:
-        command_id = f"{step}#{run}/eval/{number}"
-        meta: dict[str, object] = {
-            "step": step,
-            "run": run,
-            "kind": "evaluate",
-            "expression": need.expression.key,
-        }
-        if need.writes:
-            meta["pending_writes"] = list(need.writes)
-        self._emit(
-            Draft(
-                event_type=kinds.COMMAND_ISSUED,
-                transition_key=kinds.issued_key(command_id),
-                command_id=command_id,
-                meta=meta,
-            )
+    def _ask(self, step: str, pending: Pending, need: NeedsWorker | None, **extra: object) -> None:
+        """Ask a worker for the value of an expression, or for the collection of a loop."""
+        meta: dict[str, object] = {"step": step, "run": pending.run, **extra}
+        if need is None:
+            meta["kind"] = "collect"
+        else:
+            meta |= {"kind": "evaluate", "expression": need.expression.key}
+            if need.writes:
+                meta["pending_writes"] = list(need.writes)
+        self._emit(_issued(f"{step}#{pending.run}/eval/{pending.asked + 1}", meta))
+
+    # --- a loop --------------------------------------------------------------------------------------------
+
+    def _open(self, name: str, *, closing: bool = False) -> None:
+        """Begin a loop, or go on beginning it after a worker's answer."""
+        state = self.state
+        known = state.loop_state.get(name)
+        if known is not None and (known.collection is not None or any(c.step == name for c in state.commands.values())):
+            return
+        run = known.run if known else state.runs.get(name, 0) + 1
+        stage_id = f"{name}#{run}"
+        parents = list(known.parents) if known else list(dict.fromkeys(state.requested_steps.get(name, ())))
+        pending = state.pending_next_actions.get(name, Pending(run=run))
+        limit = {} if known else self._limit(name)
+        begins: dict[str, object] = {"parents": parents}
+        if known is None:
+            begins |= {"opens": True, **({"closing": True} if closing else {}), **limit}
+        step = self._playbook.steps[name]
+        assert step.loop is not None
+        scene = Scene(
+            state=state,
+            playbook=self._playbook,
+            step=parents[-1] if parents else name,
+            now=self._event.event_time,
+            variables=state.variables,
+            answers=pending.evaluations,
         )
+        try:
+            opened = loops.open_loop(scene, step, step.loop)
+        except loops.NeedsCollection:
+            self._ask(name, pending, None, **begins)
+        except NeedsWorker as need:
+            self._ask(name, pending, need, **begins)
+        except loops.CannotLoop as refusal:
+            stage = known or Stage(stage_id=stage_id, step=name, run=run)
+            self._emit(loops.ended(stage, "refused", refusal.error, closing=closing))
+            self.settle(name)
+        else:
+            draft = loops.started(stage_id, name, run, opened, parents=parents, closing=closing)
+            self._emit(draft._replace(meta={**draft.meta, **limit}))
+            self.work(name)
+
+    def work(self, name: str) -> None:
+        """Give out the frames of a loop that may run now, or end it."""
+        stage = self.state.loop_state.get(name)
+        if stage is None or stage.collection is None or stage.is_sealing:
+            return
+        end = loops.end_of(stage, self.state)
+        if end is not None:
+            self._end(stage, end)
+        elif stage.failure is None and loops.may_go_on(self.state):
+            for draft in loops.frames(stage):
+                self._emit(draft)
+
+    def _end(self, stage: Stage, end: Draft) -> None:
+        """End a loop; a worker writes its result when there can be one."""
+        self._emit(end)
+        if stage.step in self.state.loop_state:
+            meta: dict[str, object] = {"step": stage.step, "run": stage.run, "kind": "seal"}
+            self._emit(_issued(f"{stage.stage_id}/seal", meta))
+        else:
+            self.settle(stage.step)
+
+    # --- before its time -----------------------------------------------------------------------------------
+
+    def time_out(self, name: str) -> None:
+        """A timer has fired.  What it was about may be over already."""
+        kind, _, rest = name.partition("/")
+        now = self._event.event_time
+        if self.state.cancelling is not None:
+            self.close()
+        elif name == lifecycle.EXECUTION_TIMER:
+            seconds = self._playbook.playbook.timeout_seconds or 0.0
+            reason = str(lifecycle.time_error("the execution", seconds, "")["message"])
+            self._emit(lifecycle.cancel_requested(self.state, now=now, reason=reason, cause=lifecycle.TIMEOUT))
+            self.close()
+        elif kind == "step":
+            step, _, run = rest.rpartition("#")
+            self._step_time_out(step, int(run))
+        elif kind == "child":
+            command_id, _, number = rest.rpartition("/")
+            end = children.timed_out(self.state, command_id, int(number))
+            if end is not None:
+                self._emit(end)
+
+    def _step_time_out(self, name: str, run: int) -> None:
+        if self.state.issued_steps.get(name) != run:
+            return
+        seconds = self._playbook.steps[name].timeout_seconds or 0.0
+        error = lifecycle.time_error(f"step {name!r}", seconds, "step_timeout")
+        for draft in tuple(lifecycle.taken_back(self.state, name, error)):
+            # With the first frame of a loop that fails, the fold takes back those that nobody has begun.
+            if (draft.frame_id or draft.command_id) in self.state.commands:
+                self._emit(draft)
+        stage = self.state.loop_state.get(name)
+        if stage is None:
+            self.settle(name)
+        elif not stage.is_sealing:
+            status = "failed" if stage.collection is not None else "refused"
+            self._end(stage, loops.ended(stage, status, stage.failure or error))
+
+    def close(self) -> None:
+        """Close an execution that is being cancelled, when nothing of it runs any more."""
+        if lifecycle.is_over(self.state, self._event):
+            for stage in tuple(self.state.loop_state.values()):
+                if stage.collection is not None and not stage.is_sealing:
+                    self._emit(loops.ended(stage, "stopped", lifecycle.end_error(self.state)))
+            self._emit(lifecycle.closed(self.state))
+
+    def _limit(self, name: str) -> dict[str, object]:
+        """When a run of this step that begins now has taken too long."""
+        seconds = self._playbook.steps[name].timeout_seconds
+        return {} if seconds is None else {"due_at": lifecycle.later(self._event.event_time, seconds)}
 
     # --- what may run now ----------------------------------------------------------------------------------
 
@@ -120,20 +238,16 @@ class _Run:
         return self._playbook.steps[name].number
 
     def _issue(self, step: str, *, closing: bool = False) -> None:
+        if self._playbook.steps[step].loop is not None:
+            self._open(step, closing=closing)
+            return
         run = self.state.runs.get(step, 0) + 1
         command_id = f"{step}#{run}"
         parents = list(dict.fromkeys(self.state.requested_steps.get(step, ())))
-        meta: dict[str, object] = {"step": step, "run": run, "kind": "step", "parents": parents}
+        meta: dict[str, object] = {"step": step, "run": run, "kind": "step", "parents": parents, **self._limit(step)}
         if closing:
             meta["closing"] = True
-        self._emit(
-            Draft(
-                event_type=kinds.COMMAND_ISSUED,
-                transition_key=kinds.issued_key(command_id),
-                command_id=command_id,
-                meta=meta,
-            )
-        )
+        self._emit(_issued(command_id, meta))
 
     # --- the end -------------------------------------------------------------------------------------------
 
@@ -152,6 +266,15 @@ class _Run:
             self._issue(playbook.final_step, closing=True)
         else:
             self._emit(_terminal(state))
+
+
+def _issued(command_id: str, meta: Mapping[str, object]) -> Draft:
+    return Draft(
+        event_type=kinds.COMMAND_ISSUED,
+        transition_key=kinds.issued_key(command_id),
+        command_id=command_id,
+        meta=meta,
+    )
 
 
 def _decided(step: str, run: int, routing: Routing) -> Draft:
@@ -214,5 +337,7 @@ def provisional(cause: Event, draft: Draft, stream_version: int) -> Event:
         result=draft.result,
         writes=draft.writes,
         meta=draft.meta,
+        stage_id=draft.stage_id,
+        frame_id=draft.frame_id,
         stream_version=stream_version,
     )

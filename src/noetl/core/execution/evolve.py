@@ -5,23 +5,25 @@ It never renders a template and never looks at a playbook: what was chosen is in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
+from noetl.core.execution import children, lifecycle, stages
+from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
+from noetl.core.execution.stages import answered, entered, opening
 from noetl.core.execution.state import (
     Command,
     CommandStatus,
-    Entry,
     ExecutionState,
+    Parent,
     Pending,
     Status,
     StepResult,
     entry_from_json,
 )
-
-V = TypeVar("V")
+from noetl.core.execution.writes import integer, without, write
 
 
 def evolve(state: ExecutionState | None, event: Event) -> ExecutionState:
@@ -57,6 +59,7 @@ def _initialized(event: Event) -> ExecutionState:
     entry = str(meta["entry"])
     playbook = meta["playbook"]
     assert isinstance(playbook, Mapping)
+    parent: Any = meta.get("parent")
     return ExecutionState(
         execution_id=event.execution_id,
         tenant_id=event.tenant_id,
@@ -68,14 +71,17 @@ def _initialized(event: Event) -> ExecutionState:
         started_at=event.event_time,
         workload={name: entry_from_json(document) for name, document in workload.items()},
         requested_steps={entry: ()},
+        timers={EXECUTION_TIMER: str(meta["due_at"])} if "due_at" in meta else {},
         parent_execution_id=event.parent_execution_id,
+        parent=None if parent is None else Parent(parent["command_id"], parent["n"], parent["waits"]),
+        depth=integer(meta.get("depth", 0)),
     )
 
 
 def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     command_id, meta = event.command_id, event.meta
     assert command_id is not None
-    step, run, kind = str(meta["step"]), _int(meta["run"]), str(meta["kind"])
+    step, run, kind = str(meta["step"]), integer(meta["run"]), str(meta["kind"])
     if command_id in state.commands or (kind == "step" and state.runs.get(step, 0) >= run):
         return None
     parents = meta.get("parents", ())
@@ -92,22 +98,20 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         pending_writes=tuple(pending_writes),
     )
     commands = {**state.commands, command_id: command}
+    if kind == "seal":
+        return {"commands": commands}
     if kind != "step":
         pending = state.pending_next_actions.get(step, Pending(run=run))
         asked = pending._replace(asked=pending.asked + 1)
-        return {"commands": commands, "pending_next_actions": {**state.pending_next_actions, step: asked}}
-    return {
-        "commands": commands,
-        "runs": {**state.runs, step: run},
-        "issued_steps": {**state.issued_steps, step: run},
-        "requested_steps": _without(state.requested_steps, step),
-        "is_closing": state.is_closing or meta.get("closing") is True,
-    }
+        changes = {**opening(state, event), **limited(state, event, step, run)} if meta.get("opens") is True else {}
+        return {**changes, "commands": commands, "pending_next_actions": {**state.pending_next_actions, step: asked}}
+    changes = limited(state, event, step, run)
+    return {**changes, "commands": commands, **entered(state, step, run, closing=meta.get("closing") is True)}
 
 
 def _claimed(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     command = state.commands.get(event.command_id or "")
-    attempt = _int(event.meta["attempt"])
+    attempt = integer(event.meta["attempt"])
     if command is None or command.attempt >= attempt:
         return None
     claimed = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
@@ -120,12 +124,14 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         return None
     result = event.result
     assert result is not None
-    commands = _without(state.commands, command.command_id)
-    if command.kind != "step":
+    commands = without(state.commands, command.command_id)
+    timers = unawaited(state, command)
+    if command.kind not in ("step", "seal"):
         pending = state.pending_next_actions.get(command.step, Pending(run=command.run))
-        answers = {**pending.evaluations, str(command.expression): result}
+        answers = {**pending.evaluations, command.expression or command.kind: result}
         kept = pending._replace(evaluations=answers)
         return {
+            **timers,
             "commands": commands,
             "pending_next_actions": {**state.pending_next_actions, command.step: kept},
         }
@@ -138,39 +144,53 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         atoms=context.get("atoms", {}),
         error=context.get("error"),
     )
+    changes: dict[str, Any] = {"loop_state": without(state.loop_state, command.step)} if command.kind == "seal" else {}
     return {
+        **timers,
+        **changes,
         "commands": commands,
         "variables": write(state.variables, event.writes),
         "step_results": {**state.step_results, command.step: outcome},
-        "pending_next_actions": {**state.pending_next_actions, command.step: Pending(run=command.run)},
+        "pending_next_actions": {
+            **state.pending_next_actions,
+            command.step: answered(state, command.step, command.run),
+        },
     }
 
 
 def _waiting(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     command = state.commands.get(event.command_id or "")
-    number = _int(event.meta["n"])
+    number = integer(event.meta["n"])
     if command is None or command.waits >= number:
         return None
+    variables = write(state.variables, event.writes)
+    if state.cancelling is not None:
+        return {"commands": without(state.commands, command.command_id), "variables": variables}
     due_at = str(event.meta["due_at"])
-    waiting = command._replace(status=CommandStatus.WAITING, waits=number, resume=event.payload_ref, due_at=due_at)
+    waiting = command._replace(
+        status=CommandStatus.WAITING,
+        waits=number,
+        resume=event.payload_ref,
+        due_at=due_at,
+        # The resume point is behind what a child gave.
+        child=None,
+        base=command.attempt,
+    )
     name = retry_timer(command.command_id, number)
     return {
         "commands": {**state.commands, command.command_id: waiting},
         "timers": {**state.timers, name: due_at},
-        "variables": write(state.variables, event.writes),
+        "variables": variables,
     }
-
-
-def retry_timer(command_id: str, number: int) -> str:
-    return f"retry/{command_id}/{number}"
 
 
 def _fired(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     name = str(event.meta["name"])
     if name not in state.timers:
         return None
-    changes: dict[str, Any] = {"timers": _without(state.timers, name)}
-    command = state.commands.get(name.removeprefix("retry/").rpartition("/")[0])
+    changes: dict[str, Any] = {"timers": without(state.timers, name)}
+    kind, _, rest = name.partition("/")
+    command = state.commands.get(rest.rpartition("/")[0]) if kind == "retry" else None
     if command is not None and command.status is CommandStatus.WAITING:
         ready = command._replace(status=CommandStatus.ISSUED, due_at=None)
         changes["commands"] = {**state.commands, command.command_id: ready}
@@ -179,7 +199,7 @@ def _fired(state: ExecutionState, event: Event) -> dict[str, Any] | None:
 
 def _decided(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     meta = event.meta
-    step, run, outcome = str(meta["step"]), _int(meta["run"]), str(meta["outcome"])
+    step, run, outcome = str(meta["step"]), integer(meta["run"]), str(meta["outcome"])
     if state.issued_steps.get(step) != run:
         return None
     targets: Any = meta.get("targets", ())
@@ -187,9 +207,10 @@ def _decided(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     for target in targets:
         requested[target] = (*requested.get(target, ()), step)
     changes: dict[str, Any] = {
-        "issued_steps": _without(state.issued_steps, step),
+        **unlimited(state, step, run),
+        "issued_steps": without(state.issued_steps, step),
         "requested_steps": requested,
-        "pending_next_actions": _without(state.pending_next_actions, step),
+        "pending_next_actions": without(state.pending_next_actions, step),
         "variables": write(state.variables, event.writes),
     }
     if outcome == "failed":
@@ -202,9 +223,16 @@ def _decided(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     return changes
 
 
+_ENDS = {
+    kinds.PLAYBOOK_COMPLETED: Status.COMPLETED,
+    kinds.PLAYBOOK_FAILED: Status.FAILED,
+    kinds.EXECUTION_CANCELLED: Status.CANCELLED,
+}
+
+
 def _terminal(_state: ExecutionState, event: Event) -> dict[str, Any] | None:
-    status = Status.COMPLETED if event.event_type == kinds.PLAYBOOK_COMPLETED else Status.FAILED
-    return {"status": status, "ended_at": event.event_time, "result": event.result}
+    status = _ENDS[event.event_type]
+    return {"status": status, "ended_at": event.event_time, "result": event.result, "timers": {}, "commands": {}}
 
 
 _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] = {
@@ -216,43 +244,8 @@ _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] =
     kinds.TASK_WAITING: _waiting,
     kinds.TIMER_FIRED: _fired,
     kinds.STEP_DECIDED: _decided,
-    kinds.PLAYBOOK_COMPLETED: _terminal,
-    kinds.PLAYBOOK_FAILED: _terminal,
+    **stages.FOLDS,
+    **children.FOLDS,
+    **lifecycle.FOLDS,
+    **dict.fromkeys(_ENDS, _terminal),
 }
-
-
-def write(variables: Mapping[str, Entry], writes: Sequence[Mapping[str, object]] | None) -> Mapping[str, Entry]:
-    """Apply recorded writes in order: `path` below ctx, then `v` or a place (`ref`, `at`) in a payload.  A
-    deeper path updates a copy of the nested mapping."""
-    if not writes:
-        return variables
-    result = dict(variables)
-    for item in writes:
-        path: Any = item["path"]
-        reference: Any = item.get("ref")
-        at: Any = item.get("at", ())
-        if len(path) == 1:
-            result[path[0]] = Entry(item.get("v"), reference, tuple(at))
-        else:
-            base = result.get(path[0], Entry({}))
-            result[path[0]] = Entry(nested(base.value, path[1:], item.get("v")))
-    return result
-
-
-def nested(base: object, path: Sequence[str], value: object) -> dict[str, object]:
-    """A copy of a mapping with a value at a path; what is no mapping on the way is replaced by one."""
-    copy = dict(base) if isinstance(base, dict) else {}
-    if len(path) == 1:
-        copy[path[0]] = value
-    else:
-        copy[path[0]] = nested(copy.get(path[0]), path[1:], value)
-    return copy
-
-
-def _without(mapping: Mapping[str, V], key: str) -> dict[str, V]:
-    return {name: value for name, value in mapping.items() if name != key}
-
-
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value

@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from noetl.core.errors import TemplateFailed
 from noetl.core.execution.state import Entry, ExecutionState
 from noetl.core.expression import Atom, AtomError, EventName, Template, Undefined, evaluate_atom, normalise, render
-from noetl.core.playbook.compile import CompiledPlaybook, ServerExpression, ServerValue
+from noetl.core.playbook.compiled import CompiledPlaybook, ServerExpression, ServerValue
 
 # Each compares equal to every synonym of its situation.
 SUCCESS_NAME = "call.done"
 FAILURE_NAME = "call.error"
+LOOP_NAME = "loop.done"
 _COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
 
 
@@ -188,7 +189,9 @@ def _reserved(scene: Scene, name: str) -> object:
     identity = str(state.execution_id)
     if name == "event":
         result = state.step_results.get(scene.step)
-        return event_view(scene.step, has_failed=result is not None and result.status == "error", now=scene.now)
+        failed = result is not None and result.status == "error"
+        is_loop = scene.playbook.steps[scene.step].loop is not None
+        return event_view(scene.step, has_failed=failed, is_loop=is_loop, now=scene.now)
     if name == "execution_id":
         return identity
     if name == "job":
@@ -204,9 +207,9 @@ def _reserved(scene: Scene, name: str) -> object:
     return _ABSENT
 
 
-def event_view(step: str, *, has_failed: bool, now: str) -> dict[str, object]:
+def event_view(step: str, *, has_failed: bool, is_loop: bool, now: str) -> dict[str, object]:
     """`event` as guards see it (dsl §3.7)."""
-    name = EventName(FAILURE_NAME if has_failed else SUCCESS_NAME)
+    name = EventName(FAILURE_NAME if has_failed else LOOP_NAME if is_loop else SUCCESS_NAME)
     return {"name": name, "step": step, "timestamp": now, "payload": None}
 
 

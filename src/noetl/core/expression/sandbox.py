@@ -319,6 +319,9 @@ def atom(value: object, name: str) -> object:
     """The value of a name that stands for an atom; a failed atom fails where it is used."""
     if isinstance(value, AtomError):
         value._fail()
+    if type(value) is Undefined:
+        # A new one each time: lists take an element for equal to itself, and this one is equal to nothing.
+        return Undefined(value._path)
     return Undefined(name) if value is missing else value
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import json
 import math
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MappingView, Set
 from datetime import date, time
 from decimal import Decimal
+from numbers import Integral, Real
 from typing import NoReturn
 from uuid import UUID
 
@@ -128,9 +129,25 @@ def _normal_decimal(value: Decimal) -> int | float | None:
     return int(value) if exponent >= 0 else _normal_float(float(value))
 
 
+def _normal_real(value: Real) -> float | None:
+    try:
+        return _normal_float(float(value))
+    except OverflowError:
+        return None  # a fraction beyond the floats, which is what Infinity stands for
+
+
 def _normal_set(value: Iterable[object]) -> list[object]:
     # The order of a set differs between processes; a recorded value must not.
-    return sorted((_normal(item) for item in value), key=lambda item: (type(item).__name__, json.dumps(item)))
+    return sorted((_normal(item) for item in value), key=_place)
+
+
+def _place(item: object) -> tuple[str, float, str]:
+    """Where a member of a set stands: numbers by size, texts by letters, others by kind and JSON."""
+    if isinstance(item, int | float):
+        return ("", item, "")
+    if isinstance(item, str):
+        return ("str", 0, item)
+    return (type(item).__name__, 0, json.dumps(item))
 
 
 def _normal_bytes(value: bytes) -> str:
@@ -156,4 +173,9 @@ _BASES: tuple[tuple[type | tuple[type, ...], Callable[..., object]], ...] = (
     ((bytes, bytearray, memoryview), _normal_bytes),
     ((set, frozenset), _normal_set),
     (Mapping, _normal_dict),
+    (MappingView, lambda value: _normal_list(list(value))),
+    (Set, _normal_set),
+    # Libraries for arrays and exact arithmetic register their numbers here.
+    (Integral, int),
+    (Real, _normal_real),
 )

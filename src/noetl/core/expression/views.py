@@ -20,6 +20,7 @@ _LOOP = _SUCCESS | {"loop.done"}
 _SYNONYMS: dict[str, frozenset[str]] = (
     dict.fromkeys(_SUCCESS, _SUCCESS) | dict.fromkeys(_FAILURE, _FAILURE) | {"loop.done": _LOOP}
 )
+_HTTP_KEYS = frozenset({"status_code", "headers", "url", "elapsed", "data", "body"})
 _put = object.__setattr__
 
 
@@ -263,7 +264,7 @@ class OutputView(View):
             raise TypeError(f"OutputView has no field {min(unknown)!r}")
         fields |= {"status": status, "data": data}
         _put(self, "_fields", {name: fields.get(name) for name in _OUTPUT_FIELDS})
-        has_body = http_result and isinstance(data, Mapping)
+        has_body = isinstance(data, Mapping) and (http_result or _is_http(data))
         _put(self, "_data", ResultView(data, http=True, aliases=False) if has_body else data)  # type: ignore[arg-type]
 
     def _inner(self) -> dict[str, object]:
@@ -343,10 +344,15 @@ _KEYED = VIEW_TYPES | {dict, MadeDict, Undefined}
 def view_of(result: object, *, extras: Mapping[str, object] | None = None, http: bool = False) -> object:
     """The view of a raw result: mapping, list or scalar."""
     if isinstance(result, Mapping):
-        return ResultView(result, extras=extras, http=http)
+        return ResultView(result, extras=extras, http=http or _is_http(result))
     if isinstance(result, list):
         return Rows(result, extras=extras)
     return Scalar(result, extras=extras)
+
+
+def _is_http(result: Mapping[str, object]) -> bool:
+    """Does a raw result have exactly the keys of an http result?  Nothing else about it is recorded."""
+    return len(result) == len(_HTTP_KEYS) and result.keys() == _HTTP_KEYS
 
 
 def bare(value: object) -> object:

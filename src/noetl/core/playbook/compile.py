@@ -5,11 +5,11 @@ playbook's digest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from noetl.core.codec import sha256_hex
-from noetl.core.errors import PlaybookInvalid, Problem, TemplateFailed, TemplateInvalid
+from noetl.core.errors import PlaybookInvalid, TemplateFailed, TemplateInvalid
 from noetl.core.expression import (
     Atom,
     AtomPlan,
@@ -20,9 +20,20 @@ from noetl.core.expression import (
     compile_template,
     compile_value,
 )
+from noetl.core.playbook.compiled import (
+    Assignment,
+    CompiledArc,
+    CompiledLoop,
+    CompiledPlaybook,
+    CompiledRule,
+    CompiledStep,
+    CompiledTask,
+    ServerExpression,
+    ServerValue,
+)
 from noetl.core.playbook.document import Findings, Path
-from noetl.core.playbook.model import Action, Arc, Mode, Playbook, Rule, Step, Task
-from noetl.core.playbook.needs import Needs, mentions_of, needs_of
+from noetl.core.playbook.model import Arc, Mode, Playbook, Rule, Step, Task
+from noetl.core.playbook.needs import COMPLETING, Needs, mentions_of, needs_of
 from noetl.core.playbook.parse import parse_playbook
 
 # Fields that are templates only if they parse as one: program text legitimately contains braces.
@@ -31,92 +42,6 @@ _FAILURE_MENTIONS = frozenset((("output", "status"), ("output", "error"), ("outc
 
 
 C = TypeVar("C")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerExpression:
-    """One expression that the router evaluates, with the plan that spares it the data.
-
-    `key` is made of ordinals, because the names of steps and values may contain anything."""
-
-    key: str
-    template: Template
-    plan: AtomPlan
-    needs: Needs
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerValue:
-    """A YAML value whose templates the router evaluates: a skeleton and the expressions that fill it."""
-
-    skeleton: object
-    leaves: tuple[tuple[tuple[str | int, ...], ServerExpression], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Assignment:
-    """One entry of a `set` block.  `scope` is ctx, iter, step or local; `path` the keys below it."""
-
-    scope: str
-    path: tuple[str, ...]
-    value: CompiledValue
-    server: ServerValue | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledArc:
-    target: str
-    when: ServerExpression | None
-    sets: tuple[Assignment, ...]
-    mentions_failure: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledRule:
-    when: Template | None
-    do: Action
-    attempts: CompiledValue
-    backoff: str | None
-    delay: CompiledValue | None
-    to: int | None
-    sets: tuple[Assignment, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledTask:
-    label: str
-    kind: str
-    fields: Mapping[str, CompiledValue]
-    lenient: frozenset[str]
-    input: CompiledValue
-    sets: tuple[Assignment, ...]
-    rules: tuple[CompiledRule, ...]
-    fails_unmatched: bool | None
-    timeout: CompiledValue | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledStep:
-    name: str
-    number: int
-    tasks: tuple[CompiledTask, ...]
-    is_pipeline: bool
-    has_next: bool
-    mode: Mode
-    arcs: tuple[CompiledArc, ...]
-    sets: tuple[Assignment, ...]
-    atoms: tuple[Atom, ...]
-    needs: Needs
-    reaches: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledPlaybook:
-    digest: str
-    playbook: Playbook
-    steps: Mapping[str, CompiledStep]
-    expressions: Mapping[str, ServerExpression]
-    warnings: tuple[Problem, ...]
 
 
 def compile_playbook(text: str, *, file: str, kinds: frozenset[str]) -> CompiledPlaybook:
@@ -141,6 +66,7 @@ class _Compiler:
     def compile(self, digest: str) -> CompiledPlaybook:
         reach = _reachability(self._playbook)
         drafts = [self._step(number, step) for number, step in enumerate(self._playbook.steps)]
+        loops = [self._loop(number, step) for number, step in enumerate(self._playbook.steps)]
         if self._findings.errors:
             raise PlaybookInvalid(self._findings.errors)
         self._warn_unreachable(reach)
@@ -157,6 +83,8 @@ class _Compiler:
                 atoms=tuple(self._atoms[step.name].values()),
                 needs=_needs(tasks),
                 reaches=reach[number],
+                loop=loops[number],
+                timeout_seconds=step.timeout_seconds,
             )
             for number, (step, tasks, arcs, sets) in enumerate(drafts)
         }
@@ -190,6 +118,37 @@ class _Compiler:
         return step, tasks, arcs, self._server_sets(step, step.set, f"{number}/set", step.place)
 
     # --- what the router evaluates -----------------------------------------------------------------------
+
+    def _loop(self, number: int, step: Step) -> CompiledLoop | None:
+        loop = step.loop
+        if loop is None:
+            return None
+        collection = self._guarded(step, (*loop.place, "in"), loop.collection, compile_value)
+        in_flight = self._guarded(step, (*loop.place, "spec", "max_in_flight"), loop.max_in_flight, compile_value)
+        if collection is None or in_flight is None:
+            return None
+        return CompiledLoop(
+            loop=loop,
+            collection=collection,
+            server=self._opening_value(step, loop.collection, f"{number}/loop/in", (*loop.place, "in")),
+            max_in_flight=self._opening_value(
+                step, loop.max_in_flight, f"{number}/loop/max", (*loop.place, "spec", "max_in_flight")
+            ),
+            needs=needs_of(mentions_of(collection)),
+        )
+
+    def _opening_value(self, step: Step, value: object, key: str, place: Path) -> ServerValue:
+        """A value that is needed before the step runs: what it reads as `result` is the step before, which only a
+        worker can look at."""
+        found = self._server_value(step, value, key, place)
+        leaves = []
+        for path, expression in found.leaves:
+            if expression.template.roots & COMPLETING:
+                plan = AtomPlan(atoms=(), residual=expression.template, evaluable=False)
+                expression = replace(expression, plan=plan)  # noqa: PLW2901
+                self._expressions[expression.key] = expression
+            leaves.append((path, expression))
+        return replace(found, leaves=tuple(leaves))
 
     def _arc(self, step: Step, key: str, arc: Arc) -> CompiledArc:
         when = None
@@ -429,6 +388,10 @@ def _code(task: CompiledTask) -> str:
 
 def _task_mentions(task: CompiledTask) -> Iterator[tuple[str, ...]]:
     values = [*task.fields.values(), task.input, *(a.value for a in task.sets)]
+    for assignment in (*task.sets, *(a for rule in task.rules for a in rule.sets)):
+        # Whoever writes a part of a value must know the rest: the whole may have to be stored anew.
+        if assignment.scope == "ctx" and len(assignment.path) > 1:
+            yield ("ctx", assignment.path[0])
     for rule in task.rules:
         if rule.when is not None:
             yield from mentions_of(rule.when)

@@ -68,6 +68,21 @@ class Next:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Loop:
+    """A step that runs once per item of a collection."""
+
+    collection: object
+    iterator: str
+    is_sequential: bool
+    max_in_flight: object
+    is_best_effort: bool = False
+    frame_rows: int | None = None
+    max_attempts: int | None = None
+    retry_mode: str | None = None
+    place: Path = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """`next` None means that the document has no `next` key at all, which matters for the implicit end."""
 
@@ -76,6 +91,8 @@ class Step:
     is_pipeline: bool
     next: Next | None
     set: Mapping[str, object]
+    loop: Loop | None = None
+    timeout_seconds: float | None = None
     place: Path = field(default=(), compare=False, repr=False)
 
 
@@ -91,4 +108,5 @@ class Playbook:
     no_next_is_error: bool = False
     strict_templates: bool = False
     task_timeout_seconds: float | None = None
+    timeout_seconds: float | None = None
     spec: Mapping[str, object] | None = None

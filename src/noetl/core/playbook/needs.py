@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from noetl.core.expression import CompiledValue, Template
 
 # Names that stand for the step that just completed.
-_COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
+COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ def needs_of(mentions: Iterable[tuple[str, ...]], completing: str | None = None)
             everything = everything or len(mention) == 1
         else:
             names.add(root)
-            if completing is not None and root in _COMPLETING:
+            if completing is not None and root in COMPLETING:
                 names.add(completing)
     return Needs(names=frozenset(names), everything=everything)
 

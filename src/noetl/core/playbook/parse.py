@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from noetl.core.errors import PlaybookInvalid, Problem
 from noetl.core.playbook.document import Document, Findings, Path, read_document
+from noetl.core.playbook.loops import check_loop_mode, read_loop
 from noetl.core.playbook.model import Playbook, Step
 from noetl.core.playbook.routing import read_next
 from noetl.core.playbook.tasks import read_tasks
+from noetl.core.playbook.timeouts import execution_timeout, step_timeout
 
 API_VERSIONS = ("noetl.io/v2", "noetl.io/v10")
 ROOT_KEYS = (
@@ -83,6 +85,7 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
     if not steps:
         return None
     _check_targets(steps, findings)
+    check_loop_mode(spec, steps, findings)
     entry = spec.get("entry_step") or ("start" if any(s.name == "start" for s in steps) else steps[0].name)
     final_step = spec.get("final_step")
     return Playbook(
@@ -96,6 +99,7 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
         no_next_is_error=spec.get("no_next_is_error") is True,
         strict_templates=spec.get("strict_templates") is True,
         task_timeout_seconds=timeout,
+        timeout_seconds=execution_timeout(spec, findings),
         spec=root["spec"] if isinstance(root.get("spec"), dict) else None,
     )
 
@@ -231,6 +235,8 @@ def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Fin
         is_pipeline=isinstance(entry.get("tool"), list),
         next=read_next(name, entry, path, findings),
         set=values,
+        loop=read_loop(name, entry, path, findings, tasks),
+        timeout_seconds=step_timeout(name, entry.get("spec"), path, findings),
         place=path,
     )
 
@@ -241,7 +247,7 @@ def _check_step_keys(name: str, entry: Mapping[str, object], path: Path, finding
             findings.error(
                 "retired_step_key", f"step {name!r}: key {key!r} is retired, {hint}", (*path, key), step=name
             )
-    for key in ("loop", "when"):
+    for key in ("when",):
         if key in entry:
             findings.error(
                 "unsupported",
@@ -258,13 +264,6 @@ def _check_step_keys(name: str, entry: Mapping[str, object], path: Path, finding
             (*path, "spec", "policy", "admit"),
             step=name,
         )
-    for place, given in (
-        (("spec", "timeout"), spec),
-        (("spec", "policy", "lifecycle"), policy),
-    ):
-        if isinstance(given, dict) and place[-1] in given:
-            message = f"step {name!r}: {'.'.join(place)} is not applied by this release; set the task's timeout"
-            findings.warn("not_applied", message, (*path, *place), step=name)
     if "args" in entry:
         findings.warn("deprecated_args", f"step {name!r}: use input instead of args", (*path, "args"), step=name)
     for key in entry:

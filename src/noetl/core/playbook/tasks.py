@@ -121,6 +121,8 @@ def _read_task(
     if task_input is None and isinstance(fields.get("args"), dict):
         findings.warn("deprecated_args", f"{where}: use input instead of args", (*path, "args"), step=step)
         task_input = fields["args"]
+    if kind == "playbook" and "payload" in fields:
+        findings.warn("deprecated_payload", f"{where}: use input instead of payload", (*path, "payload"), step=step)
     for key, value in (("input", task_input), ("set", fields.get("set"))):
         if value is not None and not isinstance(value, dict):
             findings.error(f"{key}_shape", f"{where}: {key} must be a mapping", (*path, key), step=step)
@@ -145,10 +147,14 @@ def _read_task(
 
 
 def _own_config(fields: Mapping[str, object]) -> dict[str, object]:
-    """What the tool itself reads.  `args` is another word for `input` only when it is a mapping."""
+    """What the tool itself reads.  `args` is another word for `input` only when it is a mapping, and a timeout that
+    is one has parts (`connect`, `read`) that only the tool understands."""
     config = {key: value for key, value in fields.items() if key not in COMMON_KEYS or key == "auth"}
     if isinstance(fields.get("args"), list):
         config["args"] = fields["args"]
+    spec = fields.get("spec")
+    if isinstance(spec, dict) and isinstance(spec.get("timeout"), dict):
+        config["timeout"] = spec["timeout"]
     return config
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from noetl.core.event import Draft, Event, Sealed, seal
-from noetl.core.execution.state import ExecutionState
+from noetl.core.execution.state import CommandStatus, ExecutionState
 from noetl.core.reference import Payload
 from noetl.engine.control.states import Held
+from noetl.engine.payloads import STORE_SMALL
 from noetl.ports.clock import IdSource
 from noetl.ports.ledger import Advance, ExecutionRow, Fence, IdempotencyRow, QueuedCommand, ShardHead
-from noetl.ports.session import CommandMessage
+from noetl.ports.session import CommandMessage, Stop
 
 
 class Cause(NamedTuple):
@@ -29,6 +30,15 @@ class Cause(NamedTuple):
 class Delivery(NamedTuple):
     session_id: int
     message: CommandMessage
+
+
+class FollowUp(Protocol):
+    """What one input causes in another execution of its shard: an input of its own, in the same commit."""
+
+    @property
+    def execution_id(self) -> int: ...
+
+    def apply(self, turn: Any, held: Held | None) -> None: ...
 
 
 @dataclass(slots=True)
@@ -50,6 +60,8 @@ class Batch:
     executions: list[ExecutionRow] = field(default_factory=list)
     idempotency: list[IdempotencyRow] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    follow_ups: list[FollowUp] = field(default_factory=list)
     touched_shards: set[int] = field(default_factory=set)
 
     _LISTS = (
@@ -63,6 +75,8 @@ class Batch:
         "executions",
         "idempotency",
         "deliveries",
+        "stops",
+        "follow_ups",
     )
 
     def add(
@@ -90,6 +104,8 @@ class Batch:
             causation_id=causation_id,
             idempotency_key=idempotency_key,
             command_id=draft.command_id,
+            stage_id=draft.stage_id,
+            frame_id=draft.frame_id,
             parent_execution_id=cause.parent_execution_id,
             payload_ref=draft.payload_ref,
             result=draft.result,
@@ -103,6 +119,10 @@ class Batch:
         self.next_positions[shard_id] = position + 1
         self.touched_shards.add(shard_id)
         return event
+
+    def carry(self, payloads: Iterable[Payload]) -> None:
+        """Payloads that become durable with this commit; the others were stored before their fact."""
+        self.payloads.extend(payload for payload in payloads if payload.reference.store == STORE_SMALL)
 
     def keep(self, state: ExecutionState, shard_id: int, position: int) -> None:
         self.states[state.execution_id] = Held(state, shard_id, position)
@@ -143,15 +163,39 @@ class Batch:
             )
             for shard in shards
         ]
+        rows = self.queue, self.claims, self.dequeue
+        queue, claims, dequeue = self._rows() if sum(map(bool, rows)) > 1 else rows
+        timers, timers_gone = self.timers, self.timers_gone
+        if timers and timers_gone:
+            timers = [timer for timer in timers if self._is_ticking(*timer[:2])]
+            timers_gone = [timer for timer in timers_gone if not self._is_ticking(*timer)]
         return Advance(
             fences=fences,
             events=self.events,
             payloads=self.payloads,
-            queue=self.queue,
-            claims=self.claims,
-            dequeue=self.dequeue,
-            timers=self.timers,
-            timers_gone=self.timers_gone,
-            executions=self.executions,
+            queue=queue,
+            claims=claims,
+            dequeue=dequeue,
+            timers=timers,
+            timers_gone=timers_gone,
+            executions=list({row.execution_id: row for row in self.executions}.values()),
             idempotency=self.idempotency,
         )
+
+    # --- several inputs about one row: the state after all of them says what becomes of it -----------------
+
+    def _rows(self) -> tuple[list[QueuedCommand], list[QueuedCommand], list[tuple[int, str]]]:
+        queue = {(row.execution_id, row.command_id): row for row in self.queue}
+        queue = {key: row for key, row in queue.items() if self._is_open(*key)}
+        claims = {(row.execution_id, row.command_id): row for row in self.claims}
+        claims = {key: row for key, row in claims.items() if key not in queue and self._is_open(*key)}
+        gone = [key for key in self.dequeue if key not in queue and key not in claims]
+        return list(queue.values()), list(claims.values()), gone
+
+    def _is_open(self, execution_id: int, command_id: str) -> bool:
+        command = self.states[execution_id].state.commands.get(command_id)
+        return command is not None and command.status is not CommandStatus.WAITING
+
+    def _is_ticking(self, execution_id: int, name: str) -> bool:
+        held = self.states.get(execution_id)
+        return held is not None and name in held.state.timers

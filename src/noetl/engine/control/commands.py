@@ -11,7 +11,7 @@ from noetl.core.errors import LedgerUnavailable, NoetlError, Terminal
 from noetl.core.event import Event
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
-from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.sessions import POOL_DEFAULT, Sessions, free_kinds
 from noetl.engine.control.states import undecided_events
 from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
@@ -33,6 +33,9 @@ class Dispatcher:
         self._ledger = ledger
         # Rows of executions that cannot be read: they stay, and must not stand before the others.
         self._refused: set[tuple[int, str]] = set()
+        # Whether commands may wait that no free slot can run.
+        self._is_left_behind = False
+        sessions.on_free = self.look_again
 
     async def run(self) -> None:
         """Claim waiting commands while slots are free.  Woken by the decider; idle it does nothing."""
@@ -40,40 +43,57 @@ class Dispatcher:
             await self._decider.has_backlog.wait()
             await self._sessions.has_free.wait()
             try:
-                claimed = await self._claim_round()
+                is_stuck = await self._claim_round()
             except LedgerUnavailable:
-                claimed = 0
-            if not claimed:
+                is_stuck = True
+            if is_stuck:
                 await asyncio.sleep(IDLE_SECONDS)
 
-    async def _claim_round(self) -> int:
-        """Claim for the free slots; returns how many claims were answered, so that none is a reason to rest."""
+    def look_again(self) -> None:
+        """A slot became free: perhaps one that can run what the others could not."""
+        if self._is_left_behind:
+            self._decider.has_backlog.set()
+
+    async def _claim_round(self) -> bool:
+        """Claim for the free slots; returns whether commands were found of which none could be claimed."""
         free = min(self._sessions.free_slots, CLAIM_ROWS_MAX)
         if free <= 0:
-            return 0
+            return True
         # Cleared before the look: a command that is queued meanwhile sets it again.
         has_backlog = self._decider.has_backlog
         has_backlog.clear()
+        kinds = free_kinds(self._sessions)
+        # Until the look says otherwise: a slot that becomes free meanwhile must not be overlooked.
+        self._is_left_behind = kinds is not None
         try:
-            found = await self._queue.waiting(pool="default", limit=free + len(self._refused))
+            found = await self._queue.waiting(
+                pool=POOL_DEFAULT,
+                limit=free + len(self._refused),
+                kinds=None if kinds is None else sorted(kinds),
+            )
+            if kinds is not None:
+                left = await self._queue.waiting(pool=POOL_DEFAULT, limit=len(found) + 1)
+                self._is_left_behind = len(left) > len(found)
         except LedgerUnavailable:
             has_backlog.set()
             raise
         rows = [row for row in found if (row.execution_id, row.command_id) not in self._refused][:free]
-        if rows:
-            # There may be more, and a claim may find that its slot was given away: look again.
-            has_backlog.set()
+        if not rows:
+            return False
+        # There may be more, and a claim may find that its slot was given away: look again.
+        has_backlog.set()
+        before = self._sessions.reservations
         outcomes = await _told(self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows)
         self._refused.update(
             (row.execution_id, row.command_id)
             for row, outcome in zip(rows, outcomes, strict=True)
             if isinstance(outcome, Terminal)
         )
-        return sum(outcome is None for outcome in outcomes)
+        return self._sessions.reservations == before
 
     async def restore(self) -> list[int]:
         """After a start: every open execution gets back its queue rows and timers.  Returns their ids."""
-        await self._queue.release_all(except_sessions=self._sessions.ids)
+        await self._queue.release_all(except_sessions=list(self._sessions.connected))
         undecided: dict[int, list[Event]] = {}
         for head in await self._ledger.heads():
             for event in await undecided_events(self._ledger, head):

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import ParamSpec, TypeVar
 
+from noetl.core import kinds
 from noetl.core.errors import (
     AppendOverloaded,
     EnvelopeInvalid,
+    ExecutionClosed,
     ExecutionUnknown,
     LeaseLost,
     LedgerCorrupt,
@@ -24,10 +26,12 @@ from noetl.core.errors import (
 )
 from noetl.core.event import Event
 from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
-from noetl.core.playbook.compile import CompiledPlaybook
+from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.engine.children.inputs import CHILD_REPORTED, ChildSource, ChildStartInput, look_around
 from noetl.engine.control.batch import Batch
-from noetl.engine.control.inputs import FactInput, Input, RestoreInput, StartInput, Turn
+from noetl.engine.control.inputs import CancelInput, FactInput, Input, RestoreInput, StartInput, Turn
 from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.reconcile import reconcile
 from noetl.engine.control.states import Held, undecided_events
 from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact
@@ -49,7 +53,7 @@ class _Waiting:
 class Decider:
     """`run` belongs to the caller's task group; every other method may be called from any task of the loop."""
 
-    def __init__(self, parts: ControlParts, *, producer: str) -> None:
+    def __init__(self, parts: ControlParts, *, producer: str, children: ChildSource | None = None) -> None:
         self._ledger = parts.ledger
         self._states = parts.states
         self._playbooks = parts.playbooks
@@ -58,6 +62,7 @@ class Decider:
         self._ids = parts.ids
         self._clock = parts.clock
         self._producer = producer
+        self._children = children
         self._heads: dict[int, ShardHead] = {}
         self._inputs: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
@@ -83,7 +88,12 @@ class Decider:
         await answer
 
     async def report(self, session_id: int, fact: Fact) -> None:
-        await self.tell(FactInput(execution_id=fact.execution_id, session_id=session_id, fact=fact))
+        if fact.event_type == kinds.CHILD_STARTED and self._children is not None:
+            child = await _patiently(self._children.prepare, fact)
+            one: Input = ChildStartInput(execution_id=fact.execution_id, session_id=session_id, fact=fact, child=child)
+        else:
+            one = FactInput(execution_id=fact.execution_id, session_id=session_id, fact=fact)
+        await self.tell(one)
 
     async def run(self) -> None:
         while True:
@@ -135,27 +145,47 @@ class Decider:
         now = self._clock.now()
         kept = []
         for waiting in taken:
-            one = waiting.input
             try:
-                held, playbook = await _patiently(self._load, batch, waiting)
+                refusal = await self._try(batch, waiting, now)
             except Terminal as error:  # an execution that cannot be read stops nobody else
                 _refuse(waiting, error)
                 continue
-            mark = batch.mark()
-            has_backlog = self._has_backlog.is_set()
-            turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, has_backlog=has_backlog)
-            refusal = _applied(one, turn, held)
+            is_late = waiting.is_uncertain and isinstance(refusal, Terminal)
             if refusal is None:
                 kept.append(waiting)
-                continue
-            for delivery in batch.roll_back(mark):
-                self._sessions.unreserve(delivery.session_id)
-            is_late = waiting.is_uncertain and isinstance(refusal, Terminal)
-            if is_late and await _patiently(self._is_recorded, one):
+                await self._follow_up(batch, now)
+            elif is_late and await _patiently(self._is_recorded, waiting.input):
                 _succeed(waiting)
             else:
                 _refuse(waiting, refusal)
         return batch, kept
+
+    async def _try(self, batch: Batch, waiting: _Waiting, now: str) -> NoetlError | None:
+        """Apply one input; returns why it was refused.  Raises when its execution cannot be read."""
+        held, playbook = await _patiently(self._load, batch, waiting)
+        mark = batch.mark()
+        has_backlog = self._has_backlog.is_set()
+        turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, has_backlog=has_backlog)
+        refusal = _applied(waiting.input, turn, held)
+        if refusal is not None:
+            for delivery in batch.roll_back(mark):
+                self._sessions.unreserve(delivery.session_id)
+        return refusal
+
+    async def _follow_up(self, batch: Batch, now: str) -> None:
+        """Apply what an input causes in other executions.  They are in its shard: all of it is one commit, or none."""
+        loop = asyncio.get_running_loop()
+        while batch.follow_ups:
+            waiting = _Waiting(batch.follow_ups.pop(0), _unheard(loop))
+            try:
+                refusal = await self._try(batch, waiting, now)
+            except Terminal as error:
+                refusal = error
+            if refusal is not None and not isinstance(refusal, ExecutionClosed):
+                log.error(
+                    "a parent and its child cannot be brought together",
+                    extra={"event": "follow_up.refused", "execution_id": waiting.input.execution_id},
+                )
 
     async def _load(self, batch: Batch, waiting: _Waiting) -> tuple[Held | None, CompiledPlaybook]:
         one = waiting.input
@@ -189,6 +219,8 @@ class Decider:
             self._states.keep(execution_id, held)
         for delivery in batch.deliveries:
             self._sessions.deliver(delivery.session_id, delivery.message)
+        for stop in batch.stops:
+            self._sessions.stop(stop)
         if any(row.session_id is None for row in batch.queue):
             self._has_backlog.set()
         self._answer(taken)
@@ -227,7 +259,11 @@ class Decider:
         self._watchers.notify(uncertain, uncertain)
         loop = asyncio.get_running_loop()
         restored = {
-            execution_id: RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
+            execution_id: RestoreInput(
+                execution_id=execution_id,
+                undecided=tuple(undecided.get(execution_id, ())),
+                stops=tuple(stop for stop in batch.stops if stop.execution_id == execution_id),
+            )
             for execution_id in sorted({*uncertain, *undecided})
         }
         for waiting in taken:
@@ -253,12 +289,15 @@ class Decider:
 
     async def _is_recorded(self, one: Input) -> bool:
         """Whether the ledger already holds what an uncertain commit tried to write."""
-        if not isinstance(one, FactInput):
+        if not isinstance(one, FactInput | ChildStartInput | CancelInput):
             return False
         events = await self._ledger.read_execution(one.execution_id)
+        if isinstance(one, CancelInput):
+            return any(event.event_type == kinds.CANCEL_REQUESTED for event in events)
+        kind = CHILD_REPORTED if isinstance(one, ChildStartInput) else (one.fact.event_type,)
         return any(
-            event.command_id == one.fact.command_id
-            and event.event_type == one.fact.event_type
+            (event.frame_id or event.command_id) == one.fact.command_id
+            and event.event_type in kind
             and event.meta.get("attempt") == one.fact.attempt
             for event in events
         )
@@ -279,6 +318,14 @@ def _applied(one: Input, turn: Turn, held: Held | None) -> NoetlError | None:
     """Apply one input; returns why it was refused.  A defect of ours stops this execution and nobody else."""
     try:
         one.apply(turn, held)
+        after = turn.batch.states.get(one.execution_id)
+        if after is not None:
+            reconcile(turn.batch, held.state if held else None, after.state, after.shard_id)
+            if isinstance(one, RestoreInput):
+                look_around(turn.batch, after.state)
+        born = turn.batch.states.get(one.child_id or 0) if isinstance(one, ChildStartInput) else None
+        if born is not None:
+            reconcile(turn.batch, None, born.state, born.shard_id)
     except NoetlError as error:
         return error
     except Exception as error:  # task supervision: the decider must outlive what it cannot decide

@@ -3,9 +3,9 @@ all that must be read was read before."""
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from noetl.core import kinds
 from noetl.core.codec import canonical_json
@@ -14,15 +14,27 @@ from noetl.core.event import Draft, Event
 from noetl.core.execution.context import command_body
 from noetl.core.execution.decide import decide
 from noetl.core.execution.evolve import evolve
+from noetl.core.execution.lifecycle import CANCELLED, cancel_requested, failed_draft, limited_draft
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState
-from noetl.core.limits import COMMAND_ATTEMPTS_MAX
-from noetl.core.playbook.compile import CompiledPlaybook
-from noetl.core.reference import Payload, Result
+from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.reference import Payload
 from noetl.engine.control.batch import Batch, Cause, Delivery
+from noetl.engine.control.facts import (
+    DRAINED,
+    GIVES_OUT,
+    LETS_GO,
+    abandoned,
+    attempts_max,
+    claim_draft,
+    exhausted,
+    fact_draft,
+    is_draining,
+    is_told_again,
+)
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.control.states import Held
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
-from noetl.ports.session import CommandMessage, Fact
+from noetl.ports.session import CommandMessage, Fact, Stop
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,9 +62,10 @@ class Turn:
             state = state.changed({"last_event_id": last.event_id})
         position = max(held.position, last.position)
         for draft in decision.drafts:
-            if draft.event_type == kinds.COMMAND_ISSUED:
-                assert draft.command_id is not None
-                state, position = self.assign(state, cause, draft.command_id, position)
+            if draft.event_type in GIVES_OUT:
+                new_id = draft.frame_id or draft.command_id
+                assert new_id is not None
+                state, position = self.assign(state, cause, new_id, position)
         if state.is_terminal or held.state.version == 1:
             self.batch.executions.append(execution_row(state, held.shard_id, position))
         self.batch.keep(state, held.shard_id, position)
@@ -62,7 +75,7 @@ class Turn:
         others that wait it waits too: a chain must not keep its slot for ever."""
         command = state.commands[command_id]
         body = command_body(state, self.playbook, command)
-        session_id = None if self.has_backlog else self.sessions.reserve()
+        session_id = None if self.has_backlog else self.sessions.reserve(self.kinds(command))
         if session_id is not None:
             attempt = command.attempt + 1
             state, position = self.claim(state, cause, command, attempt=attempt, session_id=session_id, body=body)
@@ -82,12 +95,7 @@ class Turn:
         body: Mapping[str, object],
     ) -> tuple[ExecutionState, int]:
         """Record a claim and plan its delivery for after the commit."""
-        draft = Draft(
-            event_type=kinds.COMMAND_CLAIMED,
-            transition_key=kinds.claimed_key(command.command_id, attempt),
-            command_id=command.command_id,
-            meta={"attempt": attempt, "session": str(session_id)},
-        )
+        draft = claim_draft(command, attempt, session_id)
         event = self.batch.add(cause, draft, stream_version=state.version + 1, causation_id=state.last_event_id)
         message = CommandMessage(
             execution_id=cause.execution_id,
@@ -100,6 +108,12 @@ class Turn:
         self.batch.deliveries.append(Delivery(session_id, message))
         return evolve(state, event), event.position
 
+    def kinds(self, command: Command) -> frozenset[str]:
+        """What a session must be able to do to take a command."""
+        if command.kind not in ("step", "frame"):
+            return frozenset((command.kind,))
+        return frozenset(task.kind for task in self.playbook.steps[command.step].tasks)
+
     def row(
         self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]
     ) -> QueuedCommand:
@@ -110,11 +124,32 @@ class Turn:
             shard_id=cause.shard_id,
             tenant_id=cause.tenant_id,
             organization_id=cause.organization_id,
-            tool_kind=tasks[0].kind if command.kind == "step" else command.kind,
+            tool_kind=tasks[0].kind if command.kind in ("step", "frame") else command.kind,
             attempt=attempt,
             session_id=session_id,
             body=canonical_json(body),
         )
+
+    def reported(self, session_id: int, fact: Fact, held: Held | None) -> tuple[Held, Command]:
+        """The command that a fact is about.  Refused when somebody else, or nobody, holds it."""
+        if fact.event_type in LETS_GO:
+            self.sessions.finish(session_id, fact.execution_id, fact.command_id, fact.attempt)
+        if held is None:
+            raise ExecutionUnknown(f"there is no execution {fact.execution_id}")
+        if held.state.is_terminal:
+            raise ExecutionClosed(f"execution {fact.execution_id} has ended: a late fact is refused")
+        command = held.state.commands.get(fact.command_id)
+        if command is None or command.attempt != fact.attempt or command.status is not CommandStatus.CLAIMED:
+            raise LeaseLost(f"attempt {fact.attempt} of {fact.command_id} is not the one that holds the command")
+        return held, command
+
+    def resume(self, execution_id: int, command_id: str) -> None:
+        """Give out a command that waited and may go on now."""
+        held = self.batch.states[execution_id]
+        command = held.state.commands.get(command_id)
+        if command is not None and command.status is CommandStatus.ISSUED:
+            state, position = self.assign(held.state, cause_of(held, self.now), command_id, held.position)
+            self.batch.keep(state, held.shard_id, position)
 
     def record(self, held: Held, draft: Draft, *, event_time: str, causation_id: int | None) -> tuple[Held, Event]:
         """Append one draft to an execution and fold it."""
@@ -142,8 +177,9 @@ class StartInput:
             return
         cause = Cause(self.execution_id, self.tenant_id, self.organization_id, self.shard_id, turn.now)
         key = self.idempotency.idempotency_key if self.idempotency else None
-        event = turn.batch.add(cause, self.draft, stream_version=1, causation_id=None, idempotency_key=key)
-        turn.batch.payloads.extend(self.payloads)
+        draft = limited_draft(self.draft, turn.playbook.playbook, turn.now)
+        event = turn.batch.add(cause, draft, stream_version=1, causation_id=None, idempotency_key=key)
+        turn.batch.carry(self.payloads)
         if self.idempotency is not None:
             turn.batch.idempotency.append(self.idempotency)
         turn.follow(Held(evolve(None, event), self.shard_id, event.position), event)
@@ -159,21 +195,14 @@ class FactInput:
 
     def apply(self, turn: Turn, held: Held | None) -> None:
         fact = self.fact
-        turn.sessions.finish(self.session_id, fact.execution_id, fact.command_id, fact.attempt)
-        if held is None:
-            raise ExecutionUnknown(f"there is no execution {fact.execution_id}")
-        if held.state.is_terminal:
-            raise ExecutionClosed(f"execution {fact.execution_id} has ended: a late fact is refused")
-        command = held.state.commands.get(fact.command_id)
-        if command is None or command.attempt != fact.attempt or command.status is not CommandStatus.CLAIMED:
-            raise LeaseLost(f"attempt {fact.attempt} of {fact.command_id} is not the one that holds the command")
-        turn.batch.payloads.extend(fact.payloads)
-        turn.batch.dequeue.append((fact.execution_id, fact.command_id))
-        draft = _fact_draft(command, fact, turn.now)
+        held, command = turn.reported(self.session_id, fact, held)
+        if is_told_again(command, fact):
+            return
+        draft = fact_draft(command, fact, turn.now)
+        turn.batch.carry(fact.payloads)
+        if fact.event_type in LETS_GO:
+            turn.batch.dequeue.append((fact.execution_id, fact.command_id))
         held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
-        if fact.event_type == kinds.TASK_WAITING:
-            for name, due_at in held.state.timers.items():
-                turn.batch.timers.append((fact.execution_id, name, held.shard_id, due_at))
         turn.follow(held, event)
 
 
@@ -195,15 +224,11 @@ class TimerInput:
             transition_key=kinds.timer_key(self.name),
             meta={"name": self.name},
         )
-        before = held.state.commands
-        held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
-        state, position = held.state, held.position
-        for command in held.state.commands.values():
-            was = before.get(command.command_id)
-            if was is not None and was.status is CommandStatus.WAITING and command.status is CommandStatus.ISSUED:
-                cause = cause_of(held, turn.now)
-                state, position = turn.assign(state, cause, command.command_id, position)
-        turn.batch.keep(state, held.shard_id, position)
+        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        turn.follow(held, event)
+        kind, _, rest = self.name.partition("/")
+        if kind == "retry":
+            turn.resume(self.execution_id, rest.rpartition("/")[0])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,58 +248,55 @@ class ClaimInput:
             return
         if turn.sessions.holds(row.execution_id, row.command_id, command.attempt):
             return
-        if command.attempt >= COMMAND_ATTEMPTS_MAX:
-            self._give_up(turn, held, command)
+        if held.state.cancelling is not None:
+            # Whoever held it is gone, and nothing of it runs any more.
+            self._give_up(turn, held, failed_draft(command, CANCELLED, is_skipped=True))
             return
-        session_id = turn.sessions.reserve()
+        if is_draining(held.state, command):
+            self._give_up(turn, held, failed_draft(command, DRAINED, is_skipped=True))
+            return
+        if command.attempt >= attempts_max(held.state, command):
+            self._give_up(turn, held, exhausted(command))
+            return
+        session_id = turn.sessions.reserve(turn.kinds(command))
         if session_id is None:
             return
-        cause = cause_of(held, turn.now)
         attempt = command.attempt + 1
+        for draft in abandoned(held.state, command):
+            held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        cause = cause_of(held, turn.now)
         body = command_body(held.state, turn.playbook, command)
         state, position = turn.claim(held.state, cause, command, attempt=attempt, session_id=session_id, body=body)
         turn.batch.claims.append(replace(row, attempt=attempt, session_id=session_id))
         turn.batch.keep(state, held.shard_id, position)
 
-    def _give_up(self, turn: Turn, held: Held, command: Command) -> None:
-        """A command that ended its worker again and again ends itself."""
-        error = {
-            "kind": "unknown",
-            "code": "attempts_exhausted",
-            "retryable": False,
-            "message": f"{command.command_id} was claimed {command.attempt} times and never finished",
-        }
-        draft = Draft(
-            event_type=kinds.COMMAND_FAILED,
-            transition_key=kinds.terminal_key(command.command_id),
-            command_id=command.command_id,
-            meta={"step": command.step, "attempt": command.attempt},
-            result=Result(status="error", context={"error": error}).to_json(),
-        )
-        turn.batch.dequeue.append((held.state.execution_id, command.command_id))
+    def _give_up(self, turn: Turn, held: Held, draft: Draft) -> None:
+        """What ended its worker again and again ends itself."""
+        turn.batch.dequeue.append((self.execution_id, self.row.command_id))
         held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
         turn.follow(held, event)
 
 
-# After these nobody holds the command.
-_LETS_GO = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreInput:
-    """An open execution after a start: what the ledger says is open must be in the queue and among the timers."""
+    """An open execution after a start: what the ledger says is open must be in the queue and among the timers.  `stops`
+    may not have been said."""
 
     execution_id: int
     undecided: tuple[Event, ...] = ()
+    stops: tuple[Stop, ...] = ()
 
     def apply(self, turn: Turn, held: Held | None) -> None:
+        if held is not None:
+            turn.batch.stops.extend(stop for stop in self.stops if not _is_held(held.state, stop))
         if held is None or held.state.is_terminal:
             return
         for event in self.undecided:
-            if event.event_type in _LETS_GO and event.command_id is not None:
-                turn.batch.dequeue.append((self.execution_id, event.command_id))
+            ended = event.frame_id or event.command_id
+            if event.event_type in LETS_GO and ended is not None:
+                turn.batch.dequeue.append((self.execution_id, ended))
             turn.follow(turn.batch.states.get(self.execution_id, held), event)
-        held = turn.batch.states.get(self.execution_id, held)
+        held = self._confirm(turn, turn.batch.states.get(self.execution_id, held))
         state, position = held.state, held.position
         cause = cause_of(held, turn.now)
         for name, due_at in state.timers.items():
@@ -291,8 +313,59 @@ class RestoreInput:
             turn.batch.queue.append(turn.row(cause, command, command.attempt, None, body))
         turn.batch.keep(state, held.shard_id, position)
 
+    def _confirm(self, turn: Turn, held: Held) -> Held:
+        """When an execution is being cancelled, whoever still holds something is told again, and what nobody holds any
+        more cannot run any more: it is taken back and not run again."""
+        if held.state.cancelling is None:
+            return held
+        for command in held.state.commands.values():
+            if command.status is not CommandStatus.CLAIMED:
+                continue
+            if turn.sessions.holds(self.execution_id, command.command_id, command.attempt):
+                turn.batch.stops.append(Stop(self.execution_id, command.command_id, command.attempt))
+                continue
+            draft = failed_draft(command, CANCELLED, is_skipped=True)
+            held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+            turn.follow(held, event)
+            held = turn.batch.states[self.execution_id]
+        return held
 
-Input = StartInput | FactInput | TimerInput | ClaimInput | RestoreInput
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CancelInput:
+    """Somebody wants an execution to end.  Asking again changes nothing."""
+
+    execution_id: int
+    reason: str
+    cause: str
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        if held is None:
+            raise ExecutionUnknown(f"there is no execution {self.execution_id}")
+        if held.state.is_terminal:
+            raise ExecutionClosed(f"execution {self.execution_id} has ended: it cannot be cancelled")
+        if held.state.cancelling is not None:
+            return
+        draft = cancel_requested(held.state, now=turn.now, reason=self.reason, cause=self.cause)
+        held, event = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
+        turn.follow(held, event)
+
+
+class Input(Protocol):
+    """What a decider can be told about one execution."""
+
+    @property
+    def execution_id(self) -> int: ...
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        """Put what follows into the batch.  Raises why it is refused."""
+        ...
+
+
+def _is_held(state: ExecutionState, stop: Stop) -> bool:
+    """Whether somebody may go on with what a word to stop is about."""
+    command = state.commands.get(stop.command_id)
+    return command is not None and command.attempt == stop.attempt and state.cancelling is None
 
 
 def cause_of(held: Held, event_time: str) -> Cause:
@@ -305,32 +378,6 @@ def cause_of(held: Held, event_time: str) -> Cause:
         event_time,
         state.parent_execution_id,
     )
-
-
-def _fact_draft(command: Command, fact: Fact, now: str) -> Draft:
-    meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
-    if fact.event_type == kinds.TASK_WAITING:
-        number = command.waits + 1
-        delay = fact.meta["delay_seconds"]
-        assert isinstance(delay, int | float)
-        key = kinds.waiting_key(command.command_id, number)
-        meta |= {"n": number, "due_at": later(now, delay)}
-    else:
-        key = kinds.terminal_key(command.command_id)
-    return Draft(
-        event_type=fact.event_type,
-        transition_key=key,
-        command_id=command.command_id,
-        meta=meta,
-        result=fact.result,
-        writes=fact.writes,
-        payload_ref=fact.payload_ref,
-    )
-
-
-def later(now: str, seconds: float) -> str:
-    moment = datetime.datetime.fromisoformat(now) + datetime.timedelta(seconds=seconds)
-    return moment.isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def execution_row(state: ExecutionState, shard_id: int, position: int) -> ExecutionRow:

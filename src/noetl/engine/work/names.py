@@ -7,35 +7,9 @@ from typing import Any
 
 from noetl.core.errors import PayloadCorrupt
 from noetl.core.expression import Scope, plain, view_of
-from noetl.core.reference import MEDIA_PIPELINE
 from noetl.engine.payloads import Payloads
+from noetl.engine.results import failed_view, read_result, result_extras
 from noetl.ports.session import CommandMessage
-
-
-def pipeline_result(order: list[str], results: Mapping[str, object]) -> dict[str, object]:
-    """The result of a list pipeline: labels, the same map under `results`, and the merged keys of mappings."""
-    merged: dict[str, object] = {}
-    for label in order:
-        value = results[label]
-        if isinstance(value, dict):
-            merged.update({key: item for key, item in value.items() if key not in results})
-    last = results[order[-1]] if order else None
-    if order and not isinstance(last, dict):
-        merged["data"] = last
-    return {**merged, **results, "results": dict(results), "_prev": last}
-
-
-def stored_value(document: object, media_type: object) -> object:
-    """What was kept, as the step's result."""
-    if media_type != MEDIA_PIPELINE:
-        return document
-    assert isinstance(document, dict)
-    return pipeline_result(document["order"], document["results"])
-
-
-def failed_view(error: Mapping[str, object] | None, partial: object) -> dict[str, object]:
-    base = dict(partial) if isinstance(partial, dict) else {}
-    return {**base, "status": "error", "error": error}
 
 
 class NameBuilder:
@@ -84,24 +58,15 @@ class NameBuilder:
     async def _step(self, message: CommandMessage, envelope: Mapping[str, Any]) -> object:
         reference = envelope["ref"]
         value = await self._open(message, reference) if reference is not None else None
+        extras = result_extras(reference, value)
         if envelope["status"] == "error":
-            return view_of(failed_view(envelope.get("error"), value))
-        return view_of(value, extras=reference_extras(reference))
+            value = failed_view(envelope.get("error"), value)
+        return view_of(value, extras=extras)
 
     async def _open(self, message: CommandMessage, reference: Mapping[str, Any]) -> Any:
-        document = await self._payloads.read_json(
-            reference, tenant_id=message.tenant_id, organization_id=message.organization_id
+        return await read_result(
+            self._payloads, reference, tenant_id=message.tenant_id, organization_id=message.organization_id
         )
-        return stored_value(document, reference.get("media_type"))
-
-
-def reference_extras(reference: Mapping[str, Any] | None) -> dict[str, object] | None:
-    """`_ref` and its companions exist only for a result that is stored outside the database."""
-    if reference is None or reference.get("store") == "db":
-        return None
-    size = reference["bytes"]
-    tier = "kv" if size < 1_048_576 else "disk"
-    return {"_ref": dict(reference), "_store": tier, "_size_bytes": size, "_preview": None}
 
 
 def plain_context(names: Mapping[str, object]) -> dict[str, object]:

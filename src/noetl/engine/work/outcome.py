@@ -9,7 +9,7 @@ from typing import Any
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, Failure
 from noetl.core.expression import Atom, OutputView, data_path, evaluate_atom, plain, view_of
-from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
+from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
 
 _RETRYABLE = frozenset(
     [
@@ -36,7 +36,7 @@ def error_document(failure: Failure) -> dict[str, object]:
         "status_code": failure.status,
         "http_status": failure.status,
         "retry_after": failure.retry_after,
-        "pg_code": None,
+        "pg_code": failure.details.get("sqlstate"),
         "exception_type": failure.exception_type,
         "details": failure.details or None,
     }
@@ -53,6 +53,8 @@ def recorded_error(failure: Failure) -> dict[str, object]:
     }
     if failure.exception_type:
         document["exception_type"] = failure.exception_type
+    if failure.details and len(canonical_bytes(failure.details)) <= ERROR_DETAILS_BYTES_MAX:
+        document["details"] = failure.details
     return document
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
 from noetl.ports.clock import Clock
+from noetl.ports.secrets import CredentialSource
 from noetl.ports.session import WorkerSession
 from noetl.ports.tool import Renderer, Tool
 
@@ -20,3 +21,4 @@ class WorkerParts:
     tools: Mapping[str, Tool]
     renderer: Renderer
     clock: Clock
+    credentials: CredentialSource

@@ -5,13 +5,14 @@ It reports facts and never chooses the next step."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
-from noetl.core.execution.evolve import nested
+from noetl.core.execution.writes import nested
 from noetl.core.expression import (
     CompiledValue,
     Scope,
@@ -26,12 +27,15 @@ from noetl.core.limits import (
     PIPELINE_TASKS_MAX,
     RETRY_WAIT_IN_WORKER_SECONDS_MAX,
     RETRY_WAIT_SECONDS_MAX,
+    TASK_TIMEOUT_SECONDS_BY_KIND,
     TASK_TIMEOUT_SECONDS_DEFAULT,
     TEMPLATE_SECONDS_MAX,
     WARNINGS_MAX,
 )
-from noetl.core.playbook.compile import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
+from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
 from noetl.core.playbook.model import Action
+from noetl.engine.work.calling.caller import Caller
+from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, child_request
 from noetl.engine.work.names import plain_context
 from noetl.engine.work.outcome import TaskOutcome
 from noetl.engine.work.parts import WorkerParts
@@ -63,6 +67,8 @@ class Run:
     scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
     writes: list[dict[str, Any]] = field(default_factory=list)
     executed: int = 0
+    child: ChildOutcome | None = None
+    """What became of the execution that the task at `index` started; it goes on with that."""
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -78,6 +84,7 @@ class Ended:
     run: Run
     failure: Failure | None = None
     wait: Wait | None = None
+    child: ChildRequest | None = None
     last: TaskOutcome | None = None
     variables: dict[str, object] = field(default_factory=dict)
     tasks: list[dict[str, object]] = field(default_factory=list)
@@ -85,13 +92,26 @@ class Ended:
     warnings: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class RowScope:
+    """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
+    these names, and the context is at hand."""
+
+    names: Mapping[str, object]
+    variables: dict[str, object]
+    caller: Caller
+
+
 class _Stop(Exception):
     """The pipeline is over."""
 
-    def __init__(self, failure: Failure | None = None, wait: Wait | None = None) -> None:
+    def __init__(
+        self, failure: Failure | None = None, wait: Wait | None = None, child: ChildRequest | None = None
+    ) -> None:
         super().__init__()
         self.failure = failure
         self.wait = wait
+        self.child = child
 
 
 class Pipeline:
@@ -106,19 +126,22 @@ class Pipeline:
         step: CompiledStep,
         names: dict[str, object],
         run: Run,
+        row: RowScope | None = None,
     ) -> None:
         self._session = parts.session
-        self._tools = parts.tools
+        self._caller = row.caller if row is not None else Caller(parts, message)
         self._renderer = parts.renderer
         self._clock = parts.clock
         self._message = message
         self._playbook = playbook
         self._step = step
         self._names = names
-        self._is_confirmed = False
+        self._row = row
+        # The claim of a frame is confirmed before its first row.
+        self._is_confirmed = row is not None
         self._ended = Ended(run)
         self._run = run
-        self._variables = _mapping(plain(names["ctx"]))
+        self._variables = _mapping(plain(names["ctx"])) if row is None else row.variables
 
     async def perform(self) -> Ended:
         self._restore_names()
@@ -126,7 +149,7 @@ class Pipeline:
             while self._run.index < len(self._step.tasks):
                 await self._one(self._step.tasks[self._run.index])
         except _Stop as stop:
-            self._ended.failure, self._ended.wait = stop.failure, stop.wait
+            self._ended.failure, self._ended.wait, self._ended.child = stop.failure, stop.wait, stop.child
         self._ended.variables = self._variables
         return self._ended
 
@@ -143,18 +166,8 @@ class Pipeline:
 
     async def _one(self, task: CompiledTask) -> None:
         run = self._run
-        run.executed += 1
-        if run.executed > PIPELINE_TASKS_MAX:
-            raise _Stop(
-                Failure(
-                    kind="policy",
-                    code="pipeline_runaway",
-                    message=f"more than {PIPELINE_TASKS_MAX:,} task runs",
-                )
-            )
-        attempt = run.attempts.get(task.label, 0) + 1
-        run.attempts[task.label] = attempt
-        outcome = await self._call(task, attempt)
+        outcome = await self._outcome(task)
+        attempt = outcome.attempt
         self._ended.last = outcome
         self._remember(task, outcome)
         rule = await self._matching(task, outcome)
@@ -180,6 +193,40 @@ class Pipeline:
         else:
             run.index += 1
 
+    async def _outcome(self, task: CompiledTask) -> TaskOutcome:
+        """Run a task, or take up what became of the execution that it started."""
+        run = self._run
+        child, run.child = run.child, None
+        if child is not None:
+            return await self._resumed(task, child)
+        run.executed += 1
+        if run.executed > PIPELINE_TASKS_MAX:
+            raise _Stop(
+                Failure(
+                    kind="policy",
+                    code="pipeline_runaway",
+                    message=f"more than {PIPELINE_TASKS_MAX:,} task runs",
+                )
+            )
+        attempt = run.attempts.get(task.label, 0) + 1
+        run.attempts[task.label] = attempt
+        return await self._call(task, attempt)
+
+    async def _resumed(self, task: CompiledTask, child: ChildOutcome) -> TaskOutcome:
+        names, attempt = self._names, self._run.attempts[task.label]
+        names["_task"], names["_attempt"] = task.label, attempt
+        with contextlib.suppress(TemplateFailed):
+            names["input"] = _mapping(await self._value(task.input, task, "input"))
+        outcome = TaskOutcome(
+            value=child.value,
+            failure=child.failure,
+            attempt=attempt,
+            duration_ms=0.0,
+            started_at=self._clock.now(),
+        )
+        self._log(task, outcome)
+        return outcome
+
     async def _call(self, task: CompiledTask, attempt: int) -> TaskOutcome:
         names = self._names
         names["_task"], names["_attempt"] = task.label, attempt
@@ -189,12 +236,10 @@ class Pipeline:
         failure, facts, traceback = None, None, None
         try:
             call = await self._prepare(task)
-            tool = self._tools.get(task.kind)
-            if tool is None:
-                message = f"tool kind {task.kind!r} is not available in this installation"
-                raise ToolFailed(Failure(kind="unsupported", message=message))  # noqa: TRY301
             await self._begin()
-            result = await tool.run(call)
+            if task.kind == PLAYBOOK:
+                raise _Stop(child=child_request(call))
+            result = await self._caller.run(task.kind, call)
             value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
             if result.stdout:
                 self._ended.stdout += result.stdout
@@ -244,7 +289,7 @@ class Pipeline:
         return ToolCall(
             fields=fields,
             input=task_input,
-            names={},
+            names=self._row.names if self._row is not None else {},
             context=plain_context(self._names) if wants_context else None,
             timeout_seconds=timeout,
             tenant_id=self._message.tenant_id,
@@ -252,6 +297,8 @@ class Pipeline:
             execution_id=self._message.execution_id,
             step=self._step.name,
             label=task.label,
+            sink=self._caller.sink,
+            is_row=self._row is not None,
         )
 
     def _is_renderable(self, compiled: CompiledValue, names: Mapping[str, object]) -> bool:
@@ -262,7 +309,8 @@ class Pipeline:
         return bool(compiled.roots) and not missing
 
     async def _timeout(self, task: CompiledTask) -> float:
-        default = self._playbook.playbook.task_timeout_seconds or TASK_TIMEOUT_SECONDS_DEFAULT
+        usual = TASK_TIMEOUT_SECONDS_BY_KIND.get(task.kind, TASK_TIMEOUT_SECONDS_DEFAULT)
+        default = self._playbook.playbook.task_timeout_seconds or usual
         if task.timeout is None:
             return default
         return _seconds(await self._value(task.timeout, task, "timeout"), default)
@@ -318,7 +366,7 @@ class Pipeline:
         delay = retry_delay(rule.backoff, explicit, attempt)
         if outcome.failure is not None and outcome.failure.retry_after is not None:
             delay = min(max(delay, outcome.failure.retry_after), RETRY_WAIT_SECONDS_MAX)
-        if delay > RETRY_WAIT_IN_WORKER_SECONDS_MAX:
+        if delay > RETRY_WAIT_IN_WORKER_SECONDS_MAX and self._row is None:
             raise _Stop(wait=Wait(delay, task.label))
         if delay > 0:
             await asyncio.sleep(delay)

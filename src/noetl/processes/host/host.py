@@ -11,16 +11,25 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import uvicorn
 import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from noetl.core.errors import HostUnavailable, NoetlError
-from noetl.processes.host.app import HostApi
+from noetl.processes.host.listeners import Listener, listener, tcp_socket, unix_socket, url_of
 from noetl.processes.host.places import Places
+from noetl.processes.server.owners import Owner
+from noetl.processes.server.parts import ApiParts, WorkParts
+from noetl.processes.server.tokens import Grant, grants_of, serving_tokens
 from noetl.settings import Settings
 from noetl.wiring import Engine, control_dsn, embedded_postgres, keep_alive, prepare_database
+
+if TYPE_CHECKING:
+    from noetl.processes.server.app import Application
 
 log = logging.getLogger("noetl.host")
 STOP_SECONDS_MAX = 15.0
@@ -28,13 +37,23 @@ VISITOR_SECONDS = 0.5
 CLIENT_HEADER = b"noetl-client"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The embedded host works itself and only this user reaches it; a server listens and leaves the work to others."""
+
+    has_worker: bool = True
+    has_tcp: bool = False
+
+
 class Host:
     """Start it, wait until it is ready, stop it.  The caller holds the lock of the home."""
 
-    def __init__(self, settings: Settings, places: Places, *, resume: bool = True) -> None:
+    def __init__(self, settings: Settings, places: Places, *, resume: bool = True, shape: Shape | None = None) -> None:
         self._settings = settings
         self._places = places
         self._resume = resume
+        self._shape = shape or Shape()
+        self.url: str | None = None
         self._ready = threading.Event()
         self._ended = threading.Event()
         self._failure: BaseException | None = None
@@ -85,7 +104,9 @@ class Host:
                 runner.run(self._serve())
         except BaseException as error:
             self._failure = _first(error)
-            log.exception("the host ended", extra={"event": "host.failed"})
+            # What we can explain before anything ran is told to whoever started the host, and needs no trace.
+            if self._ready.is_set() or not isinstance(_innermost(error), NoetlError):
+                log.exception("the host ended", extra={"event": "host.failed"})
         finally:
             self._ended.set()
 
@@ -98,75 +119,109 @@ class Host:
             await self._run_engine(settings.postgres_dsn)
             return
         postgres = embedded_postgres(settings)
-        address = await asyncio.to_thread(postgres.start)
+        # The web framework takes as long to load as Postgres to start.
+        address, _ = await asyncio.gather(asyncio.to_thread(postgres.start), asyncio.to_thread(_application))
         try:
             await prepare_database(settings, control_dsn(address), is_embedded=True)
             async with asyncio.TaskGroup() as group:
                 keeping = group.create_task(keep_alive(postgres, address))
-                await self._run_engine(control_dsn(address))
+                await self._run_engine(control_dsn(address), partial(Engine, server=address))
                 keeping.cancel()
         finally:
             await asyncio.to_thread(postgres.stop)
 
-    async def _run_engine(self, database: str) -> None:
+    async def _run_engine(self, database: str, engine_of: Callable[..., Engine] = Engine) -> None:
         assert self._stop is not None
-        engine = Engine(self._settings, database, instance=f"{socket.gethostname()}-{os.getpid()}")
+        engine = engine_of(
+            self._settings,
+            database,
+            instance=f"{socket.gethostname()}-{os.getpid()}",
+            has_worker=self._shape.has_worker,
+        )
         self._engine = engine
+        # Before anything is resumed: a port that is taken is a mistake of the settings.
+        door = self._door() if self._shape.has_tcp else None
         await engine.open(resume=self._resume)
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(engine.run())
                 await engine.is_restored.wait()
-                server = self._server(engine)
-                serving = group.create_task(server.serve(sockets=[self._listen()]))
-                ready = group.create_task(self._announce(server, engine))
+                listeners = self._listeners(engine, door)
+                serving = [group.create_task(one.server.serve(sockets=[one.socket])) for one in listeners]
+                ready = group.create_task(self._announce(listeners))
                 await self._stop.wait()
                 # Requests that wait are cut off now; their clients ask the next host.
                 logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-                server.should_exit = server.force_exit = True
+                for one in listeners:
+                    one.server.should_exit = one.server.force_exit = True
                 ready.cancel()
                 running.cancel()
-                await asyncio.wait([serving], timeout=2)
+                await asyncio.wait(serving, timeout=2)
         finally:
             self._places.socket.unlink(missing_ok=True)
             await engine.close()
 
-    def _server(self, engine: Engine) -> uvicorn.Server:
-        settings = self._settings
+    def _door(self) -> tuple[socket.socket, list[Grant]]:
+        """Where others come in, and who they may be."""
+        listening = tcp_socket(self._settings)
+        self.url = url_of(listening)
+        return listening, grants_of(serving_tokens(self._settings), self._settings.tokens_file)
+
+    def _listeners(self, engine: Engine, door: tuple[socket.socket, list[Grant]] | None) -> list[Listener]:
+        application = _application()(self._api_parts(engine))
+        found = [listener(self._visitors.counted(application.trusting()), unix_socket(self._places.socket))]
+        if door is not None:
+            listening, grants = door
+            found.append(listener(application.asking(grants), listening))
+        return found
+
+    def _api_parts(self, engine: Engine) -> ApiParts:
         assert self._stop is not None
-        api = HostApi(
-            engine.service,
-            tenant_id=settings.tenant_id,
-            organization_id=settings.organization_id,
-            facts=lambda: {
-                "pid": os.getpid(),
-                "only_reads": not self._resume,
-                "resumed": [str(one) for one in engine.resumed],
-            },
+        work = None
+        if self._resume:
+            work = WorkParts(
+                keeper=engine.keeper,
+                queue=engine.queue,
+                payloads=engine.payloads,
+                small=engine.small_payloads,
+                large=engine.large_payloads,
+                credentials=engine.sealed_credentials,
+                frames=engine.frames,
+            )
+        return ApiParts(
+            service=engine.service,
+            credentials=engine.credentials,
+            catalog=engine.catalog,
+            owner=Owner(self._settings.tenant_id, self._settings.organization_id),
+            facts=self._facts,
+            not_ready=engine.not_ready,
             on_stop=self._stop.set,
+            only_reads=not self._resume,
+            work=work,
         )
-        application = self._visitors.counted(api.application())
-        config = uvicorn.Config(
-            application, log_config=None, access_log=False, lifespan="off", ws="none", timeout_keep_alive=60
-        )
-        return uvicorn.Server(config)
 
-    def _listen(self) -> socket.socket:
-        """Our own socket: a private path, removed first if a killed host left it behind."""
-        self._places.socket.unlink(missing_ok=True)
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        previous = os.umask(0o177)
-        try:
-            listening.bind(str(self._places.socket))
-        finally:
-            os.umask(previous)
-        return listening
+    def _facts(self) -> dict[str, object]:
+        engine = self._engine
+        assert engine is not None
+        return {
+            "pid": os.getpid(),
+            "only_reads": not self._resume,
+            "resumed": [str(one) for one in engine.resumed],
+            "url": self.url,
+            "has_worker": self._shape.has_worker,
+            "worker_sessions": engine.keeper.session_count if self._resume else 0,
+        }
 
-    async def _announce(self, server: uvicorn.Server, engine: Engine) -> None:
-        await engine.is_restored.wait()
-        while not server.started:  # noqa: ASYNC110 - uvicorn tells by a flag only
+    async def _announce(self, listeners: list[Listener]) -> None:
+        while not all(one.server.started for one in listeners):  # noqa: ASYNC110 - uvicorn tells by a flag only
             await asyncio.sleep(0.002)
         self._ready.set()
+
+
+def _application() -> type[Application]:
+    from noetl.processes.server.app import Application  # noqa: PLC0415 - loaded while Postgres starts
+
+    return Application
 
 
 class Visitors:
@@ -197,7 +252,13 @@ class Visitors:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The cause inside nested groups; what is no error of ours is named as the host's failure."""
+    """The cause; what is no error of ours is named as the host's failure."""
+    cause = _innermost(error)
+    return cause if isinstance(cause, NoetlError) else HostUnavailable(f"the host failed: {cause!r}")
+
+
+def _innermost(error: BaseException) -> BaseException:
+    """The cause inside nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error if isinstance(error, NoetlError) else HostUnavailable(f"the host failed: {error!r}")
+    return error

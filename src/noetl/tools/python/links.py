@@ -15,30 +15,73 @@ import sys
 import sysconfig
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Protocol
 
 from noetl.core.errors import Failure
 from noetl.tools.python import wire
-from noetl.tools.python.zygote import MESSAGE_BYTES_MAX, ZygoteSettings
+from noetl.tools.python.child.zygote import MESSAGE_BYTES_MAX, ZygoteSettings
 
 Key = tuple[str, str]
 """Tenant and organization."""
 
 
-class Call:
-    """One request under way in a child."""
+class Row:
+    """One call of user code, and who waits for its answer."""
 
-    __slots__ = ("future", "ticket", "timer")
+    __slots__ = ("call", "fields", "future", "pid", "seconds", "was_lost")
 
-    def __init__(self, future: asyncio.Future[bytes | Failure], timer: asyncio.TimerHandle, ticket: bytes) -> None:
+    def __init__(self, fields: bytes, future: asyncio.Future[bytes | Failure]) -> None:
+        self.fields = fields
+        """Its own part of the request, as JSON."""
         self.future = future
-        self.timer = timer
-        self.ticket = ticket
+        self.call: Call | None = None
+        """The message it was sent with, from then until it is answered or taken back."""
+        self.pid = 0
+        self.seconds = 0.0
+        self.was_lost = False
+        """A child ended before it could start it."""
 
-    def finish(self, result: bytes | Failure) -> None:
-        self.timer.cancel()
+    def finish(self, result: bytes | Failure, seconds: float) -> None:
+        self.call = None
+        self.seconds = seconds
         if not self.future.done():
             self.future.set_result(result)
+
+
+class CallOwner(Protocol):
+    """Who sent rows and wants to know what becomes of them."""
+
+    def learn(self, seconds: float) -> None:
+        """A row was answered that needed so long."""
+        ...
+
+    def take_back(self, rows: list[Row]) -> None:
+        """These were sent and not started, and will not be."""
+        ...
+
+    def ended(self, call: Call) -> None:
+        """No row of it is under way any more."""
+        ...
+
+
+class Call:
+    """One message to a child: rows that run one after the other and are answered in this order."""
+
+    __slots__ = ("answered", "child", "is_returning", "is_stalled", "owner", "progress_at", "rows", "ticket", "timer")
+
+    def __init__(self, rows: list[Row], *, child: ChildLink, ticket: int, owner: CallOwner | None) -> None:
+        self.rows = rows
+        self.child = child
+        self.owner = owner
+        """Rows with an owner start by permit; the one row of a call without starts when it arrives."""
+        self.ticket = ticket
+        """Of the first row; the others have the numbers that follow."""
+        self.answered = 0
+        self.progress_at = 0.0
+        self.timer: asyncio.TimerHandle | None = None
+        self.is_returning = False
+        """Rows were taken back; the child will say when it finds out."""
+        self.is_stalled = False
 
 
 class ChildLink:
@@ -48,12 +91,15 @@ class ChildLink:
         "_loop",
         "_on_answer",
         "_on_lost",
+        "_permits",
         "_reader",
         "_socket",
         "_unsent",
         "call",
         "is_dying",
+        "is_spent",
         "key",
+        "last_ticket",
         "number",
         "pid",
         "tasks",
@@ -62,7 +108,7 @@ class ChildLink:
     def __init__(
         self,
         number: int,
-        sock: socket.socket,
+        ends: tuple[socket.socket, int],
         *,
         loop: asyncio.AbstractEventLoop,
         on_answer: Callable[[ChildLink, bytes], None],
@@ -73,15 +119,34 @@ class ChildLink:
         self.key: Key | None = None
         self.call: Call | None = None
         self.tasks = 0
+        self.last_ticket = -1
+        """Of the row answered last."""
         self.is_dying = False
-        self._socket = sock
+        self.is_spent = False
+        """Not to be used for another call."""
+        self._socket, self._permits = ends
         self._loop = loop
         self._on_answer = on_answer
         self._on_lost = on_lost
         self._reader = wire.FrameReader()
         self._unsent = memoryview(b"")
-        sock.setblocking(False)
-        loop.add_reader(sock.fileno(), self.receive)
+        self._socket.setblocking(False)
+        loop.add_reader(self._socket.fileno(), self.receive)
+
+    def permit(self, rows: int) -> None:
+        """Let the child start so many rows; it takes one permit before each."""
+        os.eventfd_write(self._permits, rows)
+
+    def withdraw_permits(self, rows_max: int) -> int:
+        """How many permits were not taken; they cannot be any more.  The kernel gives each to one side only."""
+        withdrawn = 0
+        try:
+            while withdrawn < rows_max:
+                os.eventfd_read(self._permits)
+                withdrawn += 1
+        except BlockingIOError:
+            pass
+        return withdrawn
 
     def send(self, frame: bytes) -> None:
         """At once as far as the socket takes it; the child always reads a whole request before it runs."""
@@ -96,20 +161,25 @@ class ChildLink:
             size = self._reader.wants_bytes
             try:
                 data = self._socket.recv(size)
-                payload = self._reader.feed(data) if data else None
             except (BlockingIOError, InterruptedError):
                 return
-            except (OSError, wire.FrameInvalid):
-                data, payload = b"", None
-            if payload is not None:
+            except OSError:
+                data = b""
+            for payload in self._reader.feed(data):
                 self._on_answer(self, payload)
-            elif not data:
-                self.close()
+            if not data or self._reader.is_broken:
+                self._hang_up()
                 self._on_lost(self)
             if len(data) < size:
                 return
 
     def close(self) -> None:
+        self._hang_up()
+        if self._permits >= 0:
+            os.close(self._permits)
+            self._permits = -1
+
+    def _hang_up(self) -> None:
         descriptor = self._socket.fileno()
         if descriptor >= 0:
             self._loop.remove_reader(descriptor)
@@ -164,7 +234,7 @@ class ZygoteLink:
                     "-X",
                     "utf8",
                     "-m",
-                    "noetl.tools.python.zygote",
+                    "noetl.tools.python.child.zygote",
                     json.dumps(asdict(settings)),
                 ],
                 pass_fds=(theirs.fileno(),),
@@ -179,20 +249,26 @@ class ZygoteLink:
         self._control.setblocking(False)
         loop.add_reader(self._control.fileno(), self._receive)
 
-    def fork(self, number: int) -> socket.socket | None:
-        """Our end of the connection to a new child, if there can be one."""
+    def fork(self, number: int) -> tuple[socket.socket, int] | None:
+        """Our end of the connection to a new child and the counter of its permits, if there can be one."""
+        try:
+            permits = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:
+            return None  # no descriptors left
         try:
             ours, theirs = socket.socketpair()
         except OSError:
-            return None  # no descriptors left
+            os.close(permits)
+            return None
         with theirs:
             try:
-                socket.send_fds(self._control, [json.dumps({"fork": number}).encode()], [theirs.fileno()])
+                socket.send_fds(self._control, [json.dumps({"fork": number}).encode()], [theirs.fileno(), permits])
             except OSError:
+                os.close(permits)
                 ours.close()
                 self.kill_itself()  # it is gone or stuck
                 return None
-        return ours
+        return ours, permits
 
     def kill(self, number: int) -> None:
         try:

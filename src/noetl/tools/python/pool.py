@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,15 @@ from noetl.core import limits
 from noetl.core.errors import Failure, TemplateFailed, TemplateInvalid, TemplateRefused
 from noetl.core.expression import pack, plain
 from noetl.tools.python import wire
-from noetl.tools.python.links import ChildLink, Key
-from noetl.tools.python.namespace import needs_context
+from noetl.tools.python.child.namespace import needs_context
+from noetl.tools.python.links import ChildLink, Key, Row
 from noetl.tools.python.roster import PoolStats, Roster, RosterSettings
+from noetl.tools.python.rows import RowQueues
 
 # Anything that is not plain data, a view of a result for example, is sent as the plain data behind it.
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=plain).encode
+
+_UNSENDABLE = (ValueError, TypeError, RecursionError, TemplateFailed)
 
 _TEMPLATE_ERRORS: dict[str | None, type[TemplateFailed | TemplateInvalid]] = {
     error.code: error for error in (TemplateFailed, TemplateInvalid, TemplateRefused)
@@ -77,6 +81,7 @@ class ChildPool:
         assert 0 <= warm <= children_max
         assert tasks_per_child_max >= 1
         assert 0 < result_bytes_max <= limits.RESULT_BYTES_MAX
+        self._cores = len(os.sched_getaffinity(0))
         self._settings = RosterSettings(
             children_max=children_max,
             warm=warm,
@@ -85,6 +90,7 @@ class ChildPool:
             result_bytes_max=result_bytes_max,
         )
         self._roster: Roster | None = None
+        self._rows: RowQueues | None = None
 
     async def start(self) -> None:
         """Start the zygote and ask for the warm children.  Does not wait for them; the first task does."""
@@ -92,27 +98,38 @@ class ChildPool:
 
     async def close(self) -> None:
         """End everything, at most a few seconds later.  Tasks under way fail with kind `cancelled`."""
-        if self._roster is not None:
+        if self._roster is not None and self._rows is not None:
+            self._rows.close()
             await self._roster.close()
 
     def stats(self) -> PoolStats:
-        if self._roster is None:
-            return PoolStats(children=0, idle=0, waiting=0, forked_total=0, recycled_total=0)
-        return self._roster.stats()
+        if self._roster is None or self._rows is None:
+            return PoolStats()
+        return self._roster.stats(rows_waiting=self._rows.waiting)
 
     async def run(self, task: PythonTask, *, tenant: str = "default", organization: str = "default") -> TaskOutcome:
         """Run user code in a child.  Failures of the code are in the outcome; nothing is raised for them."""
-        request: dict[str, object] = {
-            "kind": "run",
-            "filename": task.filename,
-            "input": task.input,
-        }
-        for name in ("names", "libs", "env"):
-            if value := getattr(task, name):
-                request[name] = value
-        if task.context and needs_context(task.code):
-            request["context"] = task.context
+        request = {"kind": "run", "filename": task.filename, **_own_fields(task), **_common_fields(task)}
         return await self._call(task.code, request, task.timeout_seconds, (tenant, organization))
+
+    async def run_row(self, task: PythonTask, *, tenant: str = "default", organization: str = "default") -> TaskOutcome:
+        """Like `run`, for one of many equal tasks that are under way at the same time: they share messages."""
+        _roster, rows = self._started()
+        common = _common_fields(task)
+        try:
+            fields = wire.text(_encode(_own_fields(task)))
+            wire.header(len(fields) + len(task.code) * wire.CHARACTER_BYTES_MAX + wire.ENVELOPE_BYTES_MAX)
+            more = _encode(common) if common else ""
+        except _UNSENDABLE as error:
+            return _unsent(error)
+        group = rows.group(((tenant, organization), task.code, task.timeout_seconds, task.filename, more))
+        row = Row(fields, rows.loop.create_future())
+        group.add(row)
+        try:
+            return _outcome(await row.future, row)
+        except asyncio.CancelledError:
+            group.remove(row)
+            raise
 
     async def render(
         self,
@@ -138,29 +155,57 @@ class ChildPool:
             raise TemplateRefused(f"the template took longer than {timeout_seconds:g} s")
         raise _TEMPLATE_ERRORS.get(failure.code, TemplateFailed)(failure.message)
 
-    def _started(self) -> Roster:
-        if self._roster is None:
-            self._roster = Roster(self._settings, asyncio.get_running_loop())
+    def _started(self) -> tuple[Roster, RowQueues]:
+        if self._roster is None or self._rows is None:
+            loop = asyncio.get_running_loop()
+            self._roster = Roster(self._settings, loop)
+            self._rows = RowQueues(self._roster, loop, cores=self._cores, children_max=self._settings.children_max)
             self._roster.fill()
-        return self._roster
+        return self._roster, self._rows
 
     async def _call(self, code: str, request: dict[str, object], timeout_seconds: float, key: Key) -> TaskOutcome:
-        roster = self._started()
+        roster, rows = self._started()
         try:
-            payload = wire.join_request(code, _encode(request))
-            header = wire.header(wire.TICKET_BYTES + len(payload))
-        except (ValueError, TypeError, RecursionError, TemplateFailed) as error:
-            return _outcome(_invalid("INPUT_INVALID", f"the input cannot be given to the code: {error}"))
+            sized = wire.sized(wire.with_length(code), wire.text(_encode(request)))
+        except _UNSENDABLE as error:
+            return _unsent(error)
+        row = Row(b"", rows.loop.create_future())
         child = await roster.acquire(key)
         if not isinstance(child, ChildLink):
-            return _outcome(child)
-        loop = asyncio.get_running_loop()
-        started = loop.time()
-        answer = await roster.exchange(child, (header, payload), timeout_seconds)
-        return _outcome(answer, pid=child.pid, seconds=loop.time() - started)
+            return _outcome(child, row)
+        roster.exchange.send(child, [row], sized, timeout_seconds, None)
+        try:
+            return _outcome(await row.future, row)
+        except asyncio.CancelledError:
+            roster.exchange.abandon(row)
+            raise
 
 
-def _outcome(answer: bytes | Failure, *, pid: int = 0, seconds: float = 0.0) -> TaskOutcome:
+def _own_fields(task: PythonTask) -> dict[str, object]:
+    """What each row has for itself."""
+    fields: dict[str, object] = {"input": task.input}
+    if task.names:
+        fields["names"] = task.names
+    if task.context and needs_context(task.code):
+        fields["context"] = task.context
+    return fields
+
+
+def _common_fields(task: PythonTask) -> dict[str, object]:
+    fields: dict[str, object] = {}
+    if task.libs:
+        fields["libs"] = task.libs
+    if task.env:
+        fields["env"] = task.env
+    return fields
+
+
+def _unsent(error: Exception) -> TaskOutcome:
+    failure = _invalid("INPUT_INVALID", f"the input cannot be given to the code: {error}")
+    return _outcome(failure, None)
+
+
+def _outcome(answer: bytes | Failure, row: Row | None) -> TaskOutcome:
     reply: dict[str, Any] = {}
     failure: Failure | None = None
     if isinstance(answer, Failure):
@@ -180,8 +225,8 @@ def _outcome(answer: bytes | Failure, *, pid: int = 0, seconds: float = 0.0) -> 
         traceback=reply.get("traceback"),
         stdout=reply.get("stdout", ""),
         stdout_truncated_chars=reply.get("dropped", 0),
-        pid=pid,
-        seconds=seconds,
+        pid=row.pid if row is not None else 0,
+        seconds=row.seconds if row is not None else 0.0,
         left_behind=reply.get("left_behind"),
     )
 

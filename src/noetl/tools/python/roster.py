@@ -1,38 +1,32 @@
 """Which child serves whom: the places of a pool, its queue, and the zygote that fills them.
 
 Invariants: at most `children_max` places are taken, counting children that are asked for or dying; a child
-that has served a tenant and organization never serves another; a child runs one request at a time; a task
-waits only while no place is free and none can be freed, first come first served.
+that has served a tenant and organization never serves another; a task waits only while no place is free and
+none can be freed, first come first served.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 import tempfile
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
 from noetl.core.errors import Failure
-from noetl.tools.python import kernel, wire
-from noetl.tools.python.links import Call, ChildLink, Key, ZygoteLink
+from noetl.tools.python.child import kernel
+from noetl.tools.python.exchange import CLOSED, Exchange, ended
+from noetl.tools.python.links import ChildLink, Key, ZygoteLink
 
 CLOSE_SECONDS_MAX = 6.0
-TIMEOUT_SECONDS_MAX = 30 * 86_400.0
 
 # So many children or zygotes in a row that end before a task mean that none can live here, as on a full disk.
 STILLBORN_MAX = 3
 
-_CLOSED = Failure(kind="cancelled", code="PY_POOL_CLOSED", message="the worker is shutting down")
 
 _UNAVAILABLE = Failure(
     kind="python", code="PY_UNAVAILABLE", message="no Python child process can be started on this machine now"
-)
-_FORGED = Failure(
-    kind="python", code="RESULT_INVALID", message="the code wrote to the connection of its Python process"
 )
 
 
@@ -47,17 +41,21 @@ class RosterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStats:
-    children: int
+    children: int = 0
     """All that hold a place: asked for, idle, running or dying."""
-    idle: int
-    waiting: int
-    """Tasks in the queue."""
-    forked_total: int
-    recycled_total: int
+    idle: int = 0
+    waiting: int = 0
+    """Tasks and rows that no child has."""
+    forked_total: int = 0
+    recycled_total: int = 0
+    requests_total: int = 0
+    """Messages to children; rows that went down together are one."""
+    tasks_total: int = 0
+    """Tasks and rows that were answered."""
 
 
-class _Waiter:
-    """A task in the queue."""
+class Waiter:
+    """Somebody in the queue for a child."""
 
     __slots__ = ("future", "key")
 
@@ -79,24 +77,35 @@ class Roster:
         self._spare: list[ChildLink] = []  # forked, not yet given to a tenant
         self._idle: dict[ChildLink, None] = {}  # least recently used first
         self._idle_of: dict[Key, list[ChildLink]] = {}  # the same children by owner, most recently used last
-        self._waiting: deque[_Waiter] = deque()
+        self._waiting: deque[Waiter] = deque()
         self._forking = 0
         self._dying = 0
         self._stillborn = 0
-        self._tickets = 0
+        self.exchange = Exchange(loop, on_free=self.release, on_spoilt=self._end)
+        self._tasks_waiting = 0
         self._forked_total = 0
         self._recycled_total = 0
 
-    def stats(self) -> PoolStats:
+    def stats(self, *, rows_waiting: int) -> PoolStats:
         return PoolStats(
             children=len(self._children),
             idle=len(self._idle) + len(self._spare),
-            waiting=len(self._waiting),
+            waiting=self._tasks_waiting + rows_waiting,
             forked_total=self._forked_total,
             recycled_total=self._recycled_total,
+            requests_total=self.exchange.requests_total,
+            tasks_total=self.exchange.tasks_total,
         )
 
-    # --- for the pool ------------------------------------------------------------------------------------
+    # --- for the pool and the queues of rows -----------------------------------------------------------------
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def tasks_left(self, child: ChildLink) -> int:
+        """How many the child may run until it is replaced."""
+        return self._settings.tasks_per_child_max - child.tasks
 
     def fill(self) -> None:
         """Ask for the children that are wanted now: one per waiting task, and the warm ones."""
@@ -117,56 +126,73 @@ class Roster:
             short -= 1
 
     async def acquire(self, key: Key) -> ChildLink | Failure:
-        """A child for this tenant and organization; the caller must pass it to `exchange` without waiting."""
-        if self._is_closed:
-            return _CLOSED
-        child = self._take(key)
+        """A child for this tenant and organization; the caller must pass it to `send` without waiting."""
+        child = self.take(key)
         if child is not None:
             return child
-        waiter = _Waiter(key, self._loop.create_future())
-        self._waiting.append(waiter)
-        self.fill()
+        waiter = self.wait_for(key)
+        self._tasks_waiting += 1
         try:
             return await waiter.future
         except asyncio.CancelledError:
-            if waiter in self._waiting:
-                self._waiting.remove(waiter)
-            elif waiter.future.done() and not waiter.future.cancelled():
-                given = waiter.future.result()  # a child was assigned in the same turn of the loop
-                if isinstance(given, ChildLink):
-                    self._release(given)
+            self.stop_waiting(waiter)
             raise
+        finally:
+            self._tasks_waiting -= 1
 
-    async def exchange(self, child: ChildLink, request: tuple[bytes, bytes], timeout_seconds: float) -> bytes | Failure:
-        """Send a request and wait for its answer.  Whatever goes wrong ends this child and nothing else."""
-        seconds = min(max(timeout_seconds, 0.0), TIMEOUT_SECONDS_MAX)
-        future: asyncio.Future[bytes | Failure] = self._loop.create_future()
-        # It may be guessed: what code could write ahead arrives while its own ticket is the current one.
-        self._tickets += 1
-        ticket = self._tickets.to_bytes(wire.TICKET_BYTES, "big")
-        timer = self._loop.call_later(seconds, self._expire, child, seconds)
-        call = child.call = Call(future, timer, ticket)
-        if child.is_dying:  # it ended between being assigned and now
-            self._finish(child, _exited(None, None))
-        else:
-            header, payload = request
-            child.send(b"".join((header, ticket, payload)))
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if child.call is call:
-                call.timer.cancel()
-                child.call = None
-                self._end(child)
-            raise
+    def take(self, key: Key) -> ChildLink | None:
+        """A child that is free now."""
+        mine = self._idle_of.get(key)
+        if mine:
+            child = mine.pop()
+            del self._idle[child]
+            return child
+        if self._spare:
+            child = self._spare.pop()
+            child.key = key
+            self._loop.call_soon(self.fill)  # the next warm one, after this task is on its way
+            return child
+        return None
+
+    def wait_for(self, key: Key) -> Waiter:
+        waiter = Waiter(key, self._loop.create_future())
+        if self._is_closed:
+            waiter.future.set_result(CLOSED)
+            return waiter
+        self._waiting.append(waiter)
+        self.fill()
+        return waiter
+
+    def stop_waiting(self, waiter: Waiter) -> None:
+        if waiter in self._waiting:
+            self._waiting.remove(waiter)
+        elif waiter.future.done() and not waiter.future.cancelled():
+            given = waiter.future.result()  # a child was assigned in the same turn of the loop
+            if isinstance(given, ChildLink):
+                self.release(given)
+
+    def release(self, child: ChildLink) -> None:
+        """The child is free again.  Its owner keeps it unless somebody is waiting who cannot use it."""
+        if child.tasks:
+            self._stillborn = 0
+        if child.is_spent or child.tasks >= self._settings.tasks_per_child_max:
+            self._recycle(child)
+            return
+        if child.is_dying:
+            return
+        assert child.key is not None
+        self._idle[child] = None
+        self._idle_of.setdefault(child.key, []).append(child)
+        if self._waiting:
+            self._serve_waiting()
 
     async def close(self) -> None:
         """End all children and the zygote.  Bounded."""
         self._is_closed = True
-        self._refuse_waiting(_CLOSED)
+        self._refuse_waiting(CLOSED)
         for child in self._children.values():
             child.is_dying = True
-            self._finish(child, _CLOSED)
+            self.exchange.fail(child, CLOSED)
             child.close()
         for children in (self._children, self._idle, self._idle_of, self._spare):
             children.clear()
@@ -181,36 +207,13 @@ class Roster:
 
     # --- places ------------------------------------------------------------------------------------------
 
-    def _take(self, key: Key) -> ChildLink | None:
-        mine = self._idle_of.get(key)
-        if mine:
-            child = mine.pop()
-            del self._idle[child]
-            return child
-        if self._spare:
-            child = self._spare.pop()
-            child.key = key
-            self._loop.call_soon(self.fill)  # the next warm one, after this task is on its way
-            return child
-        return None
-
-    def _release(self, child: ChildLink) -> None:
-        """The child is free again.  Its owner keeps it unless somebody is waiting who cannot use it."""
-        if child.is_dying:
-            return
-        assert child.key is not None
-        self._idle[child] = None
-        self._idle_of.setdefault(child.key, []).append(child)
-        if self._waiting:
-            self._serve_waiting()
-
     def _serve_waiting(self) -> None:
         while self._waiting:
             waiter = self._waiting[0]
             if waiter.future.done():
                 self._waiting.popleft()
                 continue
-            child = self._take(waiter.key)
+            child = self.take(waiter.key)
             if child is None:
                 break
             self._waiting.popleft()
@@ -226,12 +229,14 @@ class Roster:
     def _fork(self) -> bool:
         assert self._zygote is not None
         number = self._forked_total + 1
-        sock = self._zygote.fork(number)
-        if sock is None:
+        ends = self._zygote.fork(number)
+        if ends is None:
             return False
         self._forked_total = number
         self._forking += 1
-        self._children[number] = ChildLink(number, sock, loop=self._loop, on_answer=self._answered, on_lost=self._end)
+        self._children[number] = ChildLink(
+            number, ends, loop=self._loop, on_answer=self.exchange.answered, on_lost=self._end
+        )
         return True
 
     def _end(self, child: ChildLink) -> None:
@@ -241,6 +246,8 @@ class Roster:
         child.is_dying = True
         self._dying += 1
         self._withdraw(child)
+        if child.call is not None:
+            self.exchange.lost(child.call)
         if self._zygote is not None:
             self._zygote.kill(child.number)
 
@@ -260,31 +267,6 @@ class Roster:
             self._spare.remove(child)
 
     # --- what happens ------------------------------------------------------------------------------------
-
-    def _finish(self, child: ChildLink, result: bytes | Failure) -> None:
-        call, child.call = child.call, None
-        if call is not None:
-            call.finish(result)
-
-    def _answered(self, child: ChildLink, payload: bytes) -> None:
-        call = child.call
-        if call is None or not payload.startswith(call.ticket):
-            self._finish(child, _FORGED)  # user code wrote to the socket
-            self._end(child)
-            return
-        self._finish(child, payload)
-        self._stillborn = 0
-        child.tasks += 1
-        is_reusable = payload.startswith(wire.REUSABLE, wire.TICKET_BYTES)
-        if is_reusable and child.tasks < self._settings.tasks_per_child_max:
-            self._release(child)
-        else:
-            self._recycle(child)
-
-    def _expire(self, child: ChildLink, seconds: float) -> None:
-        message = f"the code ran longer than its limit of {seconds:g} s and was killed"
-        self._finish(child, Failure(kind="timeout", code="PY_TIMEOUT", message=message, retryable=True))
-        self._end(child)
 
     def _told(self, message: dict[str, Any]) -> None:
         """A message of the zygote."""
@@ -312,11 +294,11 @@ class Roster:
         child.is_dying = True
         self._withdraw(child)
         child.receive()  # an answer may have been sent right before the end
-        child.close()
         if was_idle:
             self._stillborn += 1
         del self._children[child.number]
-        self._finish(child, _exited(status, reason))
+        self.exchange.fail(child, ended(status, reason))
+        child.close()
 
     # --- the zygote --------------------------------------------------------------------------------------
 
@@ -356,8 +338,8 @@ class Roster:
         for child in children:
             child.is_dying = True
             child.receive()
+            self.exchange.fail(child, ended(None, "the parent of all Python children was killed"))
             child.close()
-            self._finish(child, _exited(None, "the parent of all Python children was killed"))
         if self._waiting:
             self.fill()
 
@@ -366,28 +348,3 @@ def _remove_all(directories: list[str]) -> None:
     """Zygotes remove their directories; this is for those that were killed."""
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def _exited(status: int | None, reason: str | None) -> Failure:
-    """What is known about a child that ended before it answered."""
-    details: dict[str, object] = {}
-    if status is None:
-        text = reason or "no status is known"
-    elif os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        details["signal"] = number
-        text = f"killed by signal {number} ({_signal_name(number)})"
-        if number == signal.SIGKILL:
-            text += ", as when memory runs out or the code breaks its connection"
-    else:
-        details["exit_code"] = os.WEXITSTATUS(status)
-        text = f"exit code {os.WEXITSTATUS(status)}"
-    message = f"the Python process ended before the task did: {text}"
-    return Failure(kind="python", code="PY_EXITED", message=message, details=details)
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return "unnamed"

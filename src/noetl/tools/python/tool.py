@@ -30,7 +30,8 @@ class PythonTool:
         if isinstance(code, Failure):
             return ToolResult(failure=code)
         libs, env = call.fields.get("libs"), call.fields.get("env")
-        outcome = await self._pool.run(
+        run = self._pool.run_row if call.is_row else self._pool.run
+        outcome = await run(
             PythonTask(
                 code=code,
                 input=call.input,

@@ -29,3 +29,31 @@ INSERT INTO noetl.execution_shard (shard_id)
 SELECT generate_series(0, :shard_count::integer - 1)
 -- A shard that exists keeps its counter and epoch.
 ON CONFLICT (shard_id) DO NOTHING
+
+-- name: publish
+-- Lets the reader in, and nobody else.  A role that may not make roles leaves that to the administrator: the next
+-- `noetl migrate` finds the role and lets it in.
+DO $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'noetl_reader')
+        AND (SELECT rolsuper OR rolcreaterole FROM pg_catalog.pg_roles WHERE rolname = current_user)
+    THEN
+        BEGIN
+            -- Without a password: a server that asks for one admits nobody yet.
+            CREATE ROLE noetl_reader LOGIN;
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL; -- another database of the same server was migrated at the same moment
+        END;
+    END IF;
+    IF EXISTS (SELECT FROM pg_catalog.pg_roles WHERE rolname = 'noetl_reader') THEN
+        GRANT USAGE ON SCHEMA noetl_views TO noetl_reader;
+        GRANT SELECT ON ALL TABLES IN SCHEMA noetl_views TO noetl_reader;
+        -- Everybody may have been shut out of the database, and only its owner can let somebody in.
+        IF pg_catalog.pg_has_role(
+            current_user, (SELECT datdba FROM pg_catalog.pg_database WHERE datname = current_database()), 'MEMBER')
+        THEN
+            EXECUTE format('GRANT CONNECT ON DATABASE %I TO noetl_reader', current_database());
+        END IF;
+    END IF;
+END
+$$

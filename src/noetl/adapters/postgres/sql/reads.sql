@@ -34,7 +34,7 @@ WHERE (l.system_identifier, l.timeline_id) IS DISTINCT FROM (s.system_identifier
 RETURNING l.ledger_incarnation::text AS ledger_incarnation
 
 -- name: payload
-SELECT content FROM noetl.payload
+SELECT content, media_type FROM noetl.payload
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text AND sha256 = :sha256::text
 
 -- name: put_payload
@@ -49,12 +49,21 @@ SELECT execution_id, command_id, shard_id, tenant_id, organization_id, pool, too
        body::text AS body
 FROM noetl.command
 WHERE pool = :pool::text AND session_id IS NULL AND available_at <= clock_timestamp()
+  AND (:kinds::text[] IS NULL OR string_to_array(tool_kind, '+') <@ :kinds::text[])
 ORDER BY priority DESC, available_at
 LIMIT :rows::integer
 
 -- name: release_commands
 UPDATE noetl.command SET session_id = NULL
 WHERE session_id IS NOT NULL AND session_id <> ALL (:sessions::bigint[])
+RETURNING execution_id
+
+-- name: release_session
+UPDATE noetl.command SET session_id = NULL
+WHERE session_id = :session_id::bigint
+  AND (:executions::bigint[] IS NULL OR (execution_id, command_id) IN (
+      SELECT t.execution_id, t.command_id
+      FROM unnest(:executions::bigint[], :commands::text[]) AS t(execution_id, command_id)))
 RETURNING execution_id
 
 -- name: commands_of
@@ -81,6 +90,7 @@ SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest
        last_step, last_event_id, applied_position, parent_execution_id
 FROM noetl.execution
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
+  AND execution_id < :before::bigint AND (:status::text IS NULL OR status = :status::text)
 ORDER BY execution_id DESC
 LIMIT :rows::integer
 

@@ -1,0 +1,1 @@
+"""Encryption of credentials.  The only place that knows the `cryptography` package."""

@@ -1,0 +1,1 @@
+"""What users register, in Postgres: credentials and the catalog."""

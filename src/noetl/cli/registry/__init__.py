@@ -1,0 +1,1 @@
+"""The verbs about what users register: `noetl credential …` and `noetl catalog …`."""

@@ -1,0 +1,277 @@
+"""The fold of loops: stages and their frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from noetl.core import kinds
+from noetl.core.event import Event
+from noetl.core.execution.lifecycle import limited, unawaited
+from noetl.core.execution.state import (
+    Command,
+    CommandStatus,
+    ExecutionState,
+    Frame,
+    FrameOutput,
+    Part,
+    Pending,
+    Stage,
+    StagePolicy,
+    StepResult,
+    entry_from_json,
+)
+from noetl.core.execution.writes import integer, without, write
+
+Changes = dict[str, Any]
+
+# How a frame is taken over: everything again, or behind the rows whose outcome is persisted.
+WHOLE_FRAME = "whole_frame"
+# Of a frame that was committed although rows of it failed: whoever did that did not say why.
+_ROWS_FAILED: Mapping[str, object] = {
+    "kind": "unknown",
+    "code": "rows_failed",
+    "retryable": False,
+    "message": "rows of the loop failed",
+}
+# How fast an old measurement of the rows' duration fades.
+_FADE = 0.5
+
+
+def entered(state: ExecutionState, step: str, run: int, *, closing: bool) -> Changes:
+    """A step run begins: it is no longer requested but running."""
+    return {
+        "runs": {**state.runs, step: run},
+        "issued_steps": {**state.issued_steps, step: run},
+        "requested_steps": without(state.requested_steps, step),
+        "is_closing": state.is_closing or closing,
+    }
+
+
+def answered(state: ExecutionState, step: str, run: int) -> Pending:
+    """What is pending about a step run when a new round of questions may begin: the answers are used up, the numbers of
+    the questions are not."""
+    known = state.pending_next_actions.get(step)
+    return Pending(run=run, asked=known.asked if known is not None and known.run == run else 0)
+
+
+def opening(state: ExecutionState, event: Event) -> Changes:
+    """The first question about a loop's collection: the stage exists from here on."""
+    meta = event.meta
+    step, run = str(meta["step"]), integer(meta["run"])
+    if step in state.loop_state:
+        return {}
+    stage = Stage(stage_id=f"{step}#{run}", step=step, run=run, parents=_names(meta.get("parents")))
+    return {
+        **entered(state, step, run, closing=meta.get("closing") is True),
+        "loop_state": {**state.loop_state, step: stage},
+    }
+
+
+def _started(state: ExecutionState, event: Event) -> Changes | None:
+    meta, stage_id = event.meta, event.stage_id
+    step, run = str(meta["step"]), integer(meta["run"])
+    known = state.loop_state.get(step)
+    if stage_id is None or not _is_new(state, known, step, run):
+        return None
+    collection: Any = meta["collection"]
+    policy: Any = meta["policy"]
+    stage = Stage(
+        stage_id=stage_id,
+        step=step,
+        run=run,
+        parents=known.parents if known else _names(meta.get("parents")),
+        collection=entry_from_json(collection),
+        total=integer(meta["total"]),
+        policy=StagePolicy(**policy),
+    )
+    changes: Changes = {
+        "loop_state": {**state.loop_state, step: stage},
+        "pending_next_actions": {**state.pending_next_actions, step: answered(state, step, run)},
+    }
+    if known is None:
+        changes |= entered(state, step, run, closing=meta.get("closing") is True)
+        changes |= limited(state, event, step, run)
+    return changes
+
+
+def _is_new(state: ExecutionState, known: Stage | None, step: str, run: int) -> bool:
+    """Whether a loop may begin with this run: it is being opened, or this is the first word about it."""
+    if known is not None:
+        return known.run == run and known.collection is None
+    return state.runs.get(step, 0) < run
+
+
+def _dispatched(state: ExecutionState, event: Event) -> Changes | None:
+    frame_id, meta = event.frame_id, event.meta
+    assert frame_id is not None
+    step, attempt = str(meta["step"]), integer(meta["attempt"])
+    stage = state.loop_state.get(step)
+    known = state.commands.get(frame_id)
+    if known is not None:
+        again = known._replace(status=CommandStatus.ISSUED)
+        return {"commands": {**state.commands, frame_id: again}} if known.attempt < attempt else None
+    if stage is None or integer(meta["number"]) <= stage.frames:
+        return None
+    frame = Frame(
+        number=integer(meta["number"]),
+        first=integer(meta["first"]),
+        rows=integer(meta["rows"]),
+        concurrency=integer(meta["concurrency"]),
+    )
+    command = Command(
+        command_id=frame_id,
+        step=step,
+        run=stage.run,
+        kind="frame",
+        status=CommandStatus.ISSUED,
+        parents=stage.parents,
+        frame=frame,
+    )
+    grown = stage._replace(
+        next_index=frame.first + frame.rows,
+        frames=frame.number,
+        open_frames=stage.open_frames + 1,
+        in_use=stage.in_use + frame.concurrency,
+    )
+    return {
+        "commands": {**state.commands, frame_id: command},
+        "loop_state": {**state.loop_state, step: grown},
+    }
+
+
+def _taken(state: ExecutionState, event: Event) -> Changes | None:
+    command = state.commands.get(event.frame_id or "")
+    attempt = integer(event.meta["attempt"])
+    if command is None or command.attempt >= attempt:
+        return None
+    taken = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
+    return {"commands": {**state.commands, command.command_id: taken}}
+
+
+def _abandoned(state: ExecutionState, event: Event) -> Changes | None:
+    command = state.commands.get(event.frame_id or "")
+    if command is None or command.attempt != integer(event.meta["attempt"]):
+        return None
+    frame = command.frame
+    if frame is not None and event.meta["retry_mode"] == WHOLE_FRAME:
+        # Everything runs again: what was persisted is nobody's outcome any more.
+        frame = frame._replace(parts=())
+    again = command._replace(status=CommandStatus.ISSUED, frame=frame)
+    return {"commands": {**state.commands, command.command_id: again}}
+
+
+def _persisted(state: ExecutionState, event: Event) -> Changes | None:
+    command = state.commands.get(event.frame_id or "")
+    if command is None or command.frame is None or event.payload_ref is None:
+        return None
+    if integer(event.meta["n"]) <= command.frame.heartbeats:
+        return None
+    ranges: Any = event.meta["ranges"]
+    part = Part(event.payload_ref, tuple((first, end) for first, end in ranges), integer(event.meta["failed"]))
+    frame = command.frame._replace(parts=(*command.frame.parts, part), heartbeats=command.frame.heartbeats + 1)
+    return {"commands": {**state.commands, command.command_id: command._replace(frame=frame)}}
+
+
+def _frame_ended(state: ExecutionState, event: Event) -> Changes | None:
+    command = state.commands.get(event.frame_id or "")
+    if command is None or command.frame is None:
+        return None
+    changes: Changes = {
+        **unawaited(state, command),
+        "commands": without(state.commands, command.command_id),
+        "variables": write(state.variables, event.writes),
+    }
+    stage = state.loop_state.get(command.step)
+    if stage is not None:
+        stage = _settled(stage, command.frame, event)
+        if stage.failure is not None:
+            # Nothing further begins: what nobody has taken is taken back.
+            unstarted = [
+                one
+                for one in changes["commands"].values()
+                if one.frame is not None and one.step == stage.step and one.status is CommandStatus.ISSUED
+            ]
+            for one in unstarted:
+                changes["commands"] = without(changes["commands"], one.command_id)
+                stage = _withdrawn(stage, one.frame)
+        changes["loop_state"] = {**state.loop_state, command.step: stage}
+    return changes
+
+
+def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
+    """The stage after one of its frames has ended."""
+    outcomes: Any = event.meta["outcomes"]
+    profile: Any = event.meta.get("profile") or {}
+    result: Any = event.result
+    error = result["context"].get("error")
+    output = FrameOutput(
+        first=frame.first,
+        rows=frame.rows,
+        reference=result["reference"],
+        parts=() if result["reference"] is not None else frame.parts,
+        # Rows that are nowhere failed with their frame, unless they count as never run.
+        error=None if outcomes["skipped"] else error,
+    )
+    rows, wall_ms = profile.get("rows", 0), profile.get("wall_ms", 0.0)
+    failure = stage.failure
+    has_failed = event.event_type == kinds.FRAME_FAILED or outcomes["failed"] > 0
+    if has_failed and not stage.policy.is_best_effort and failure is None:
+        failure = error or _ROWS_FAILED
+    return stage._replace(
+        open_frames=stage.open_frames - 1,
+        in_use=stage.in_use - frame.concurrency,
+        done=stage.done + outcomes["success"] + outcomes["failed"],
+        failed=stage.failed + outcomes["failed"],
+        timed_rows=stage.timed_rows * _FADE + rows,
+        busy_ms=stage.busy_ms * _FADE + wall_ms * min(frame.concurrency, max(rows, 1)),
+        outputs=(*stage.outputs, output),
+        failure=failure,
+    )
+
+
+def _withdrawn(stage: Stage, frame: Frame | None) -> Stage:
+    assert frame is not None
+    return stage._replace(open_frames=stage.open_frames - 1, in_use=stage.in_use - frame.concurrency)
+
+
+def _done(state: ExecutionState, event: Event) -> Changes | None:
+    meta = event.meta
+    step, run, error = str(meta["step"]), integer(meta["run"]), meta.get("error")
+    stage = state.loop_state.get(step)
+    if meta["status"] in ("ok", "failed"):
+        if stage is None or stage.run != run:
+            return None
+        failure = stage.failure or (error if isinstance(error, Mapping) else None)
+        sealing = stage._replace(is_sealing=True, failure=failure)
+        return {"loop_state": {**state.loop_state, step: sealing}}
+    if stage is None and state.runs.get(step, 0) >= run:
+        return None
+    # Nothing is left that a worker could seal: the loop could not begin, or the execution is ending.
+    assert isinstance(error, Mapping)
+    changes: Changes = {} if stage is not None else entered(state, step, run, closing=meta.get("closing") is True)
+    return {
+        **changes,
+        "loop_state": without(state.loop_state, step),
+        "step_results": {
+            **state.step_results,
+            step: StepResult(run=run, status="error", reference=None, atoms={}, error=error),
+        },
+        "pending_next_actions": {**state.pending_next_actions, step: answered(state, step, run)},
+    }
+
+
+def _names(value: object) -> tuple[str, ...]:
+    return tuple(str(name) for name in value) if isinstance(value, list | tuple) else ()
+
+
+FOLDS: Mapping[str, Callable[[ExecutionState, Event], Changes | None]] = {
+    kinds.LOOP_STARTED: _started,
+    kinds.FRAME_DISPATCHED: _dispatched,
+    kinds.FRAME_STARTED: _taken,
+    kinds.FRAME_HEARTBEAT: _persisted,
+    kinds.FRAME_ABANDONED: _abandoned,
+    kinds.FRAME_COMMITTED: _frame_ended,
+    kinds.FRAME_FAILED: _frame_ended,
+    kinds.LOOP_DONE: _done,
+}

@@ -1,0 +1,192 @@
+"""Facts and claims as events: what is recorded when a worker takes something, reports about it or is lost with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from noetl.core import kinds
+from noetl.core.errors import EnvelopeInvalid, RequestInvalid
+from noetl.core.event import Draft
+from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
+from noetl.core.execution.stages import WHOLE_FRAME
+from noetl.core.execution.state import Command, ExecutionState, Frame
+from noetl.core.limits import COMMAND_ATTEMPTS_MAX
+from noetl.ports.session import Fact
+
+# After these nobody holds the command or frame.
+LETS_GO = frozenset(
+    (
+        kinds.COMMAND_COMPLETED,
+        kinds.COMMAND_FAILED,
+        kinds.TASK_WAITING,
+        kinds.FRAME_COMMITTED,
+        kinds.FRAME_FAILED,
+        kinds.CHILD_STARTED,
+    )
+)
+# These make something that a worker can take.
+GIVES_OUT = frozenset((kinds.COMMAND_ISSUED, kinds.FRAME_DISPATCHED, kinds.CHILD_TERMINAL))
+# Why the rows of a frame did not run that was lost while its loop came to an end.
+DRAINED: Mapping[str, object] = {
+    "kind": "cancelled",
+    "code": "drained",
+    "retryable": False,
+    "message": "the loop has failed: no further row runs",
+}
+# What a frame's `retry_mode` is when it does not begin anew.
+BEHIND_PERSISTED = "behind_persisted_rows"
+_OF_COMMANDS = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING))
+_FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
+_OF_FRAMES = _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
+
+
+def claim_draft(command: Command, attempt: int, session_id: int) -> Draft:
+    meta = {"attempt": attempt, "session": str(session_id)}
+    if command.frame is None:
+        return Draft(
+            event_type=kinds.COMMAND_CLAIMED,
+            transition_key=kinds.claimed_key(command.command_id, attempt),
+            command_id=command.command_id,
+            meta=meta,
+        )
+    return _frame_draft(command, kinds.FRAME_STARTED, attempt, meta)
+
+
+def abandoned(state: ExecutionState, command: Command) -> Iterator[Draft]:
+    """What stands between two attempts of a frame: the first was lost, the frame is given out again."""
+    frame = command.frame
+    if frame is None or command.attempt == command.base:
+        return
+    is_whole = state.loop_state[command.step].policy.retry_mode == WHOLE_FRAME
+    choice = {
+        "retry_mode": WHOLE_FRAME if is_whole else BEHIND_PERSISTED,
+        "skipped": 0 if is_whole else frame.kept,
+    }
+    meta: dict[str, object] = {"step": command.step, "attempt": command.attempt, **choice}
+    yield _frame_draft(command, kinds.FRAME_ABANDONED, command.attempt, meta)
+    attempt = command.attempt + 1
+    again = {"step": command.step, "run": command.run, "attempt": attempt, **_window(frame), **choice}
+    yield _frame_draft(command, kinds.FRAME_DISPATCHED, attempt, again)
+
+
+def _window(frame: Frame) -> dict[str, object]:
+    return {"number": frame.number, "first": frame.first, "rows": frame.rows, "concurrency": frame.concurrency}
+
+
+def _frame_draft(command: Command, event_type: str, attempt: int, meta: Mapping[str, object]) -> Draft:
+    return Draft(
+        event_type=event_type,
+        transition_key=kinds.frame_key(event_type, command.command_id, attempt),
+        meta=meta,
+        stage_id=f"{command.step}#{command.run}",
+        frame_id=command.command_id,
+    )
+
+
+def is_draining(state: ExecutionState, command: Command) -> bool:
+    """Whether a frame belongs to a loop that has failed: then none of its rows begins again."""
+    stage = state.loop_state.get(command.step) if command.frame is not None else None
+    return stage is not None and stage.failure is not None
+
+
+def attempts_max(state: ExecutionState, command: Command) -> int:
+    """The attempt that is the last one.  Those before a resume point were not in vain and do not count."""
+    stage = state.loop_state.get(command.step) if command.frame is not None else None
+    return command.base + ((stage.policy.max_attempts if stage else None) or COMMAND_ATTEMPTS_MAX)
+
+
+def exhausted(command: Command) -> Draft:
+    """The end of what was claimed too often."""
+    error = {
+        "kind": "unknown",
+        "code": "attempts_exhausted",
+        "retryable": False,
+        "message": f"{command.command_id} was claimed {command.attempt} times and never finished",
+    }
+    return failed_draft(command, error)
+
+
+def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
+    """A worker's fact about what it holds.  Refused when it is no fact about such a thing."""
+    allowed = _OF_FRAMES if command.frame is not None else _OF_COMMANDS
+    if fact.event_type not in allowed:
+        raise RequestInvalid(f"{fact.event_type} is no fact about {command.command_id}")
+    meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
+    stage_id = frame_id = command_id = None
+    if command.frame is None:
+        command_id = command.command_id
+        key = kinds.terminal_key(command_id)
+        if fact.event_type == kinds.TASK_WAITING:
+            number, delay = command.waits + 1, fact.meta["delay_seconds"]
+            assert isinstance(delay, int | float)
+            key = kinds.waiting_key(command_id, number)
+            meta |= {"n": number, "due_at": later(now, delay)}
+    else:
+        stage_id, frame_id = f"{command.step}#{command.run}", command.command_id
+        key = kinds.frame_terminal_key(frame_id)
+        if fact.event_type == kinds.FRAME_HEARTBEAT:
+            number = command.frame.heartbeats + 1
+            key = kinds.frame_heartbeat_key(frame_id, fact.attempt, number)
+            meta |= {"n": number, "failed": _checked_rows(command.frame, fact)}
+        else:
+            meta["outcomes"] = _checked_outcomes(command.frame, fact)
+    return Draft(
+        event_type=fact.event_type,
+        transition_key=key,
+        command_id=command_id,
+        meta=meta,
+        result=fact.result,
+        writes=fact.writes,
+        payload_ref=fact.payload_ref,
+        stage_id=stage_id,
+        frame_id=frame_id,
+    )
+
+
+def is_told_again(command: Command, fact: Fact) -> bool:
+    """Whether a heartbeat is recorded already: unlike the end of a frame, it does not end the claim that it is about,
+    so a second telling, after a lost reply, looks like news."""
+    if fact.event_type != kinds.FRAME_HEARTBEAT or command.frame is None or fact.payload_ref is None:
+        return False
+    digest = fact.payload_ref.get("sha256")
+    return any(part.reference.get("sha256") == digest for part in command.frame.parts)
+
+
+def _checked_outcomes(frame: Frame, fact: Fact) -> Mapping[str, object]:
+    """Every row of a frame is accounted for: a loop that counts wrongly would end early or never."""
+    names = ("success", "failed", "skipped")
+    outcomes: Any = fact.meta.get("outcomes")
+    if not isinstance(outcomes, Mapping) or set(outcomes) != set(names):
+        raise EnvelopeInvalid(f"outcomes of a frame have the members {', '.join(names)}")
+    counts = [outcomes[name] for name in names]
+    if not all(type(count) is int and count >= 0 for count in counts) or sum(counts) != frame.rows:
+        raise EnvelopeInvalid(f"outcomes of frame {frame.number} must add up to its {frame.rows} rows, not {counts}")
+    if fact.result is None:
+        raise EnvelopeInvalid(f"{fact.event_type} of frame {frame.number} has no result")
+    if fact.event_type == kinds.FRAME_COMMITTED and outcomes["skipped"]:
+        raise EnvelopeInvalid(f"frame {frame.number} was committed, and {outcomes['skipped']} rows have no outcome")
+    if fact.result.get("reference") is not None:
+        return outcomes
+    if fact.event_type == kinds.FRAME_COMMITTED:
+        raise EnvelopeInvalid(f"frame {frame.number} was committed without a reference to its rows' outcomes")
+    # The worker could not say more: what it persisted before stands, whatever it counts now.
+    return lost_outcomes(frame, is_skipped=outcomes["skipped"] > 0)
+
+
+def _checked_rows(frame: Frame, fact: Fact) -> int:
+    """Rows are persisted once, and only by whoever holds their frame; returns how many of them failed."""
+    end, ranges, failed = frame.first + frame.rows, fact.meta.get("ranges"), fact.meta.get("failed", 0)
+    known = [one for part in frame.parts for one in part.ranges]
+    if not isinstance(ranges, list | tuple) or not ranges or fact.payload_ref is None:
+        raise EnvelopeInvalid(f"a heartbeat of frame {frame.number} names no persisted rows")
+    for one in ranges:
+        is_pair = isinstance(one, list | tuple) and [type(edge) for edge in one] == [int, int]
+        if not is_pair or not frame.first <= one[0] < one[1] <= end:
+            raise EnvelopeInvalid(f"ranges must be half-open ranges of the rows {frame.first} to {end - 1}")
+        if any(one[0] < other[1] and other[0] < one[1] for other in known):
+            raise EnvelopeInvalid(f"rows {one[0]} to {one[1] - 1} of frame {frame.number} are persisted already")
+        known.append((one[0], one[1]))
+    if type(failed) is not int or not 0 <= failed <= sum(one[1] - one[0] for one in ranges):
+        raise EnvelopeInvalid(f"a heartbeat of frame {frame.number} counts {failed!r} failed rows")
+    return failed

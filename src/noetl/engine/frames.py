@@ -1,0 +1,172 @@
+"""Frames by request: claim, heartbeat and commit for workers that ask.  They become the same facts as those of the
+open stream."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from noetl.core import kinds
+from noetl.core.errors import (
+    EnvelopeInvalid,
+    ExecutionClosed,
+    FrameAlreadyTerminal,
+    LeaseLost,
+    NoetlError,
+    StageUnknown,
+)
+from noetl.core.reference import MEDIA_FRAME, Payload, Result, reference_from_json
+from noetl.engine.control.decider import Decider
+from noetl.engine.control.pull import FrameClaimInput
+from noetl.engine.payloads import Payloads
+from noetl.engine.sessions.keeper import Keeper, Told
+from noetl.engine.sessions.remote import RemoteSession
+from noetl.ports.ledger import Ledger
+from noetl.ports.owner import Owner
+from noetl.ports.session import CommandMessage, Fact
+
+PAGE_EVENTS = 5_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """How a frame ended: a record per row in item order (null for a row that did not run), or where they are."""
+
+    attempt: int
+    records: Sequence[Mapping[str, Any] | None] | None
+    output_ref: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+    wall_ms: float
+
+
+class FrameService:
+    def __init__(self, *, decider: Decider, keeper: Keeper, payloads: Payloads, ledger: Ledger) -> None:
+        self._decider = decider
+        self._keeper = keeper
+        self._payloads = payloads
+        self._ledger = ledger
+
+    async def claim(
+        self, execution_id: int, stage_id: str, *, session_id: int, count: int, key: str | None, owner: Owner
+    ) -> list[CommandMessage]:
+        """Frames for a session.  Asked again with the same key, it gets the same frames."""
+        session = self._keeper.beat(session_id)
+        known = session.pulled(key)
+        if known is not None:
+            return known
+        asked = FrameClaimInput(
+            execution_id=execution_id,
+            stage_id=stage_id,
+            session_id=session_id,
+            count=count,
+            tenant_id=owner.tenant_id,
+            organization_id=owner.organization_id,
+        )
+        await self._decider.tell(asked)
+        return session.pull(key, list(asked.found))
+
+    async def claim_next(
+        self, execution_id: int, frame_id: str, *, session_id: int, owner: Owner
+    ) -> list[CommandMessage]:
+        """The next frame of the stage that a frame was of; none when the stage, or the execution, is at its end."""
+        stage_id = frame_id.rpartition("/")[0]
+        try:
+            return await self.claim(execution_id, stage_id, session_id=session_id, count=1, key=None, owner=owner)
+        except (StageUnknown, ExecutionClosed):
+            return []
+
+    async def heartbeat(
+        self, execution_id: int, frame_id: str, *, session_id: int, attempt: int, rows: Sequence[tuple[int, Any]]
+    ) -> None:
+        """The lease goes on; with rows, their outcome is made durable too."""
+        session = self._keeper.beat(session_id)
+        try:
+            message = session.message(execution_id, frame_id, attempt)
+        except LeaseLost:
+            await self._refuse_terminal(execution_id, frame_id)
+            raise
+        if not rows:
+            return
+        document = {"rows": [[index, record] for index, record in sorted(rows)], "writes": []}
+        payload = await self._keep(message, document)
+        ranges = [[index, index + 1] for index, _ in sorted(rows)]
+        await self._report(
+            session,
+            message,
+            kinds.FRAME_HEARTBEAT,
+            meta={"ranges": ranges, "failed": sum(isinstance(row, Mapping) and "e" in row for _, row in rows)},
+            payload_ref=payload.reference.to_json(),
+            payloads=[payload],
+        )
+
+    async def commit(self, execution_id: int, frame_id: str, *, session_id: int, commit: Commit) -> None:
+        session = self._keeper.beat(session_id)
+        try:
+            message = session.message(execution_id, frame_id, commit.attempt)
+        except LeaseLost:
+            await self._refuse_terminal(execution_id, frame_id)
+            raise
+        stage: Any = message.body["stage"]
+        payloads: list[Payload] = []
+        if commit.output_ref is not None:
+            reference = reference_from_json(commit.output_ref)
+            owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+            document = await self._payloads.read_json(commit.output_ref, **owner)
+            records = document.get("records") if isinstance(document, dict) else None
+        else:
+            records = commit.records
+            document = {"first": stage["first"], "records": list(records or ())}
+            payload = await self._keep(message, document)
+            payloads, reference = [payload], payload.reference
+        if not isinstance(records, list | tuple) or len(records) != stage["rows"]:
+            raise EnvelopeInvalid(f"frame {frame_id} has {stage['rows']} rows and needs a record for each of them")
+        failed = sum(record is not None and "e" in record for record in records)
+        skipped = sum(record is None for record in records)
+        error = commit.error
+        context = {} if error is None else {"error": error}
+        await self._report(
+            session,
+            message,
+            kinds.FRAME_COMMITTED if error is None else kinds.FRAME_FAILED,
+            result=Result(status="ok" if error is None else "error", reference=reference, context=context).to_json(),
+            meta={
+                "outcomes": {"success": len(records) - failed - skipped, "failed": failed, "skipped": skipped},
+                "profile": {"rows": len(records) - skipped, "wall_ms": commit.wall_ms},
+            },
+            payloads=payloads,
+        )
+
+    async def _keep(self, message: CommandMessage, document: object) -> Payload:
+        return await self._payloads.keep_json(
+            document,
+            tenant_id=message.tenant_id,
+            organization_id=message.organization_id,
+            media_type=MEDIA_FRAME,
+        )
+
+    async def _report(self, session: RemoteSession, message: CommandMessage, event_type: str, **rest: Any) -> None:
+        fact = Fact(
+            execution_id=message.execution_id,
+            command_id=message.command_id,
+            attempt=message.attempt,
+            event_type=event_type,
+            **rest,
+        )
+        (outcome,) = await self._keeper.report(session, [Told(None, fact)])
+        if isinstance(outcome, LeaseLost):
+            await self._refuse_terminal(message.execution_id, message.command_id)
+        if isinstance(outcome, NoetlError):
+            raise outcome
+
+    async def _refuse_terminal(self, execution_id: int, frame_id: str) -> None:
+        """A frame that has ended says so, and by which event."""
+        position, key = 0, kinds.frame_terminal_key(frame_id)
+        while True:
+            events = await self._ledger.read_execution(execution_id, after_position=position, limit=PAGE_EVENTS)
+            for event in events:
+                if event.transition_key == key:
+                    raise FrameAlreadyTerminal(f"frame {frame_id} has ended", event_id=event.event_id)
+            if len(events) < PAGE_EVENTS:
+                return
+            position = events[-1].position

@@ -1,0 +1,144 @@
+"""Preparing an execution: its workload rendered, its inputs and its playbook's text as payloads, its first event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from noetl.core import kinds
+from noetl.core.codec import canonical_bytes
+from noetl.core.errors import (
+    EnvelopeInvalid,
+    PlaybookInvalid,
+    Problem,
+    RequestInvalid,
+    TemplateFailed,
+    TemplateInvalid,
+)
+from noetl.core.event import Draft
+from noetl.core.execution.state import Entry
+from noetl.core.expression import compile_value, normalise, render_value
+from noetl.core.limits import CONTEXT_ENTRY_BYTES_MAX, CONTEXT_INLINE_BYTES_MAX, TEMPLATE_SECONDS_MAX
+from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.playbook.workload import merge, request_payload
+from noetl.core.reference import MEDIA_JSON, MEDIA_PLAYBOOK, Payload
+from noetl.engine.payloads import Payloads
+from noetl.ports.clock import Clock, IdSource
+from noetl.ports.owner import Owner
+from noetl.ports.tool import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """An execution that can be started.  `reference` is that of its playbook's text."""
+
+    execution_id: int
+    playbook: CompiledPlaybook
+    reference: Mapping[str, object]
+    draft: Draft
+    payloads: tuple[Payload, ...]
+
+
+class Starter:
+    def __init__(self, *, payloads: Payloads, renderer: Renderer, ids: IdSource, clock: Clock) -> None:
+        self._payloads = payloads
+        self._renderer = renderer
+        self._ids = ids
+        self._clock = clock
+
+    async def prepare(
+        self, playbook: CompiledPlaybook, text: str, payload: Mapping[str, object], *, file: str, owner: Owner
+    ) -> Prepared:
+        """Raises PlaybookInvalid when the workload cannot be rendered, RequestInvalid when it cannot be stored."""
+        execution_id = self._ids.next_id()
+        content = await self._payloads.keep(
+            text.encode("utf-8"),
+            tenant_id=owner.tenant_id,
+            organization_id=owner.organization_id,
+            media_type=MEDIA_PLAYBOOK,
+        )
+        workload = await self._workload(playbook, request_payload(payload), execution_id, file=file, owner=owner)
+        entries, payloads = await self._entries(workload, owner)
+        reference = content.reference.to_json()
+        draft = Draft(
+            event_type=kinds.PLAYBOOK_INITIALIZED,
+            transition_key=kinds.INITIALIZED_KEY,
+            meta={
+                "path": playbook.playbook.path,
+                "playbook": reference,
+                "entry": playbook.playbook.entry,
+                "workload": {name: entry.to_json() for name, entry in entries.items()},
+            },
+        )
+        return Prepared(
+            execution_id=execution_id,
+            playbook=playbook,
+            reference=reference,
+            draft=draft,
+            payloads=(content, *payloads),
+        )
+
+    async def _workload(
+        self, playbook: CompiledPlaybook, payload: Mapping[str, object], execution_id: int, *, file: str, owner: Owner
+    ) -> dict[str, object]:
+        """Defaults rendered once, in document order, under the payload, which is data and never rendered."""
+        identity = str(execution_id)
+        names: dict[str, object] = {
+            **payload,
+            "payload": payload,
+            "input": payload,
+            "execution_id": identity,
+            "job": {"uuid": identity, "id": identity, "execution_id": identity},
+            "env": {},
+        }
+        rendered: dict[str, object] = {}
+        for key, value in playbook.playbook.workload.items():
+            try:
+                compiled = compile_value(value)
+                now = self._clock.now()
+                if compiled.needs_child:
+                    chosen = {root: names[root] for root in compiled.roots if root in names}
+                    rendered[key] = await self._renderer.render(
+                        value,
+                        chosen,
+                        now=now,
+                        timeout_seconds=TEMPLATE_SECONDS_MAX,
+                        tenant=owner.tenant_id,
+                        organization=owner.organization_id,
+                    )
+                else:
+                    rendered[key] = render_value(compiled, names, now=now)
+            except (TemplateInvalid, TemplateFailed) as error:
+                problem = Problem(error.code, f"workload.{key}: {error}", file, field=f"workload.{key}")
+                raise PlaybookInvalid([problem]) from error
+            names.setdefault(key, rendered[key])
+        merged = merge(rendered, payload)
+        normal = normalise(merged)
+        assert isinstance(normal, dict)
+        return normal
+
+    async def _entries(self, workload: Mapping[str, object], owner: Owner) -> tuple[dict[str, Entry], list[Payload]]:
+        """Small values inline, the others as places in one payload that holds the whole workload."""
+        entries: dict[str, Entry] = {}
+        payloads: list[Payload] = []
+        used = 0
+        for key, value in workload.items():
+            try:
+                size = len(canonical_bytes(value))
+            except EnvelopeInvalid as error:
+                raise RequestInvalid(f"workload value {key!r} cannot be stored: {error}") from error
+            if size <= CONTEXT_ENTRY_BYTES_MAX and used + size <= CONTEXT_INLINE_BYTES_MAX:
+                entries[key] = Entry(value)
+                used += size
+                continue
+            if not payloads:
+                payloads.append(
+                    await self._payloads.keep_json(
+                        dict(workload),
+                        tenant_id=owner.tenant_id,
+                        organization_id=owner.organization_id,
+                        media_type=MEDIA_JSON,
+                    )
+                )
+            entries[key] = Entry(None, payloads[0].reference.to_json(), (key,))
+        return entries, payloads

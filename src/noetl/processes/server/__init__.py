@@ -1,0 +1,1 @@
+"""The server: the HTTP API over the engine, for people, programs and workers."""

@@ -1,0 +1,262 @@
+"""What requests and answers look like, for the OpenAPI document and the checks of the framework."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from noetl.core.limits import FACTS_AT_ONCE_MAX, SESSION_KINDS_MAX, SESSION_SLOTS_MAX
+
+
+class Document(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class ProblemView(Document):
+    """problem+json: `code` is stable, `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+class StartBody(BaseModel):
+    """A playbook by its text, or by its path in the catalog, with the workload's values."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    playbook: str | None = Field(default=None, description="the text of a playbook")
+    file: str | None = Field(default=None, description="its name, for messages")
+    path: str | None = Field(default=None, description="a playbook of the catalog, instead of a text")
+    version: int | None = Field(default=None, description="of that playbook; the newest when it is not given")
+    payload: dict[str, Any] | None = Field(default=None, description="values for the workload")
+
+
+class Warned(BaseModel):
+    code: str
+    message: str
+
+
+class StartedView(BaseModel):
+    execution_id: str
+    warnings: list[Warned]
+
+
+class ExecutionRowView(BaseModel):
+    execution_id: str
+    path: str
+    status: str
+    started_at: str
+    ended_at: str | None
+    last_step: str | None
+
+
+class ExecutionsView(BaseModel):
+    """`next_before` is the value of `before` for the following page; null on the last one."""
+
+    executions: list[ExecutionRowView]
+    next_before: str | None
+
+
+class ExecutionView(ExecutionRowView):
+    """`position` is the last position of its shard that this answer includes."""
+
+    version: int
+    position: int
+    steps: dict[str, Any]
+    error: dict[str, Any] | None
+    result: Any
+
+
+class EventView(Document):
+    execution_id: str
+    event_id: str
+    event_type: str
+    transition_key: str
+    position: int
+    stream_version: int
+
+
+class EventsView(BaseModel):
+    events: list[EventView]
+
+
+class CancelBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    reason: str | None = Field(default=None, max_length=500)
+
+
+class CancelledView(BaseModel):
+    execution_id: str
+    status: str
+
+
+class HealthView(Document):
+    status: str
+
+
+# --- the worker protocol -----------------------------------------------------------------------------------
+
+
+class SessionBody(BaseModel):
+    """Who registers.  Without `kinds` the worker can run every kind of task."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    worker_id: str = Field(min_length=1, max_length=200)
+    slots: int = Field(ge=1, le=SESSION_SLOTS_MAX)
+    pool: str = Field(default="default", min_length=1, max_length=100)
+    kinds: list[str] | None = Field(default=None, max_length=SESSION_KINDS_MAX)
+    place: dict[str, str] = Field(default_factory=dict, max_length=20)
+    replaces: str | None = Field(
+        default=None, pattern=r"^[0-9]{1,19}$", description="an earlier session of this worker, which is over"
+    )
+
+
+class SessionView(BaseModel):
+    session_id: str
+    lease_seconds: float
+    heartbeat_seconds: float
+
+
+class HeartbeatView(BaseModel):
+    session_id: str
+    is_draining: bool
+
+
+class PayloadBody(BaseModel):
+    """Bytes that travel with a fact, base64.  More than 64 KB are put with PUT /api/payloads first."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    media_type: str
+    content: str
+
+
+class FactBody(BaseModel):
+    """What a worker says about a command that its session holds."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    fact_id: str | None = None
+    execution_id: str
+    command_id: str
+    attempt: int
+    event_type: str
+    result: dict[str, Any] | None = None
+    writes: list[dict[str, Any]] | None = None
+    meta: dict[str, Any] = Field(default_factory=dict)
+    payload_ref: dict[str, Any] | None = None
+    payloads: list[PayloadBody] = Field(default_factory=list)
+
+
+class OneFactBody(FactBody):
+    session_id: str
+
+
+class FactsBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: str
+    facts: list[FactBody] = Field(max_length=FACTS_AT_ONCE_MAX)
+
+
+class FactAnswer(BaseModel):
+    """`ok`, or `refused` with the code of the reason."""
+
+    status: str
+    is_held: bool = Field(description="whether the session still holds the command")
+    code: str | None = None
+    detail: str | None = None
+
+
+class FactAnswers(BaseModel):
+    answers: list[FactAnswer]
+
+
+class ClaimBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: str
+    count: int = Field(default=1, ge=1, le=SESSION_SLOTS_MAX)
+    wait_s: float = Field(default=0.0, ge=0.0, le=30.0)
+
+
+class CommandView(Document):
+    execution_id: str
+    command_id: str
+    tenant_id: str
+    organization_id: str
+    attempt: int
+    body: dict[str, Any]
+
+
+class CommandsView(BaseModel):
+    commands: list[CommandView]
+
+
+class DrainedView(BaseModel):
+    """How many commands the session still holds."""
+
+    session_id: str
+    held: int
+
+
+class StoredView(Document):
+    """The reference of a stored payload."""
+
+    uri: str
+    sha256: str
+    bytes: int
+
+
+class SealedView(BaseModel):
+    """Nonce and ciphertext are base64."""
+
+    name: str
+    type: str
+    tenant_id: str
+    organization_id: str
+    key_id: str
+    nonce: str
+    ciphertext: str
+    updated_at: str
+
+
+# --- describing what the framework does not read itself ----------------------------------------------------
+
+IDEMPOTENCY_KEY = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "a request that is sent again with the same key has one effect",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[ -~]+$"},
+}
+DESCRIBED = (
+    StartBody,
+    OneFactBody,
+    FactsBody,
+    ProblemView,
+)
+
+
+def body(name: str) -> dict[str, Any]:
+    """The request body of a plain route; the schema is one of DESCRIBED."""
+    return {"required": True, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
+
+
+def keyed(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
+    """A POST that reads its body itself and honours an Idempotency-Key."""
+    schema = model.model_json_schema()
+    return {
+        "requestBody": {"required": required, "content": {"application/json": {"schema": schema}}},
+        "parameters": [IDEMPOTENCY_KEY],
+    }
+
+
+def path_parameter(name: str) -> dict[str, Any]:
+    return {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}

@@ -1,0 +1,52 @@
+"""What the API is made over, wired once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from noetl.engine.catalog import CatalogService
+from noetl.engine.credentials import CredentialService
+from noetl.engine.executions import ExecutionService
+from noetl.engine.frames import FrameService
+from noetl.engine.payloads import Payloads
+from noetl.engine.sessions.keeper import Keeper
+from noetl.ports.payloads import LargePayloadStore
+from noetl.ports.queue import Queue
+from noetl.ports.secrets import SealedCredentials
+from noetl.processes.server.owners import Owner
+
+
+class SmallPayloads(Protocol):
+    async def find(self, sha256: str, *, tenant_id: str, organization_id: str) -> tuple[bytes, str] | None:
+        """Bytes and their media type."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkParts:
+    keeper: Keeper
+    queue: Queue
+    payloads: Payloads
+    small: SmallPayloads
+    large: LargePayloadStore
+    credentials: SealedCredentials
+    frames: FrameService
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiParts:
+    """`facts` are what `/api/health` says; `not_ready` gives the reason why this process is not ready, or None;
+    `on_stop` is called when a client asks the process to end."""
+
+    service: ExecutionService
+    credentials: CredentialService
+    catalog: CatalogService
+    owner: Owner
+    facts: Callable[[], Mapping[str, object]]
+    not_ready: Callable[[], Awaitable[str | None]]
+    on_stop: Callable[[], None]
+    only_reads: bool = False
+    work: WorkParts | None = None
+    """What workers of other processes need; None in a process that gives out no work."""

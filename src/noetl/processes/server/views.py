@@ -1,0 +1,70 @@
+"""What the API shows: states, list rows and events as JSON documents.  Ids of 64 bits are strings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noetl.core.event import Event, envelope
+from noetl.core.execution.state import ExecutionState
+from noetl.ports.ledger import ExecutionRow
+
+_IDS = ("execution_id", "event_id", "causation_id", "parent_event_id", "parent_execution_id")
+
+
+def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
+    steps = {name: {"runs": run, "status": _step_status(state, name)} for name, run in state.runs.items()}
+    error = None
+    if state.failure is not None:
+        error = {"step": state.failure.get("step"), **_mapping(state.failure.get("error"))}
+    return {
+        "execution_id": str(state.execution_id),
+        "path": state.path,
+        "status": str(state.status),
+        "started_at": state.started_at,
+        "ended_at": state.ended_at,
+        "last_step": state.last_step,
+        "version": state.version,
+        "position": position,
+        "steps": steps,
+        "error": error,
+        "result": None,
+    }
+
+
+def _step_status(state: ExecutionState, name: str) -> str:
+    command = state.commands.get(f"{name}#{state.runs[name]}")
+    if command is not None:
+        return str(command.status)
+    result = state.step_results.get(name)
+    if result is not None and result.status == "error":
+        return "failed"
+    return "completed" if name in state.completed_steps else "deciding"
+
+
+def row_view(row: ExecutionRow) -> dict[str, object]:
+    return {
+        "execution_id": str(row.execution_id),
+        "path": row.path,
+        "status": row.status,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+        "last_step": row.last_step,
+    }
+
+
+def event_view(event: Event) -> dict[str, object]:
+    view = envelope(event)
+    for name in _IDS:
+        if view.get(name) is not None:
+            view[name] = str(view[name])
+    view |= {
+        "shard_id": event.shard_id,
+        "position": event.position,
+        "stream_version": event.stream_version,
+        "ingest_time": event.ingest_time,
+    }
+    return view
+
+
+def _mapping(value: object) -> dict[str, object]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,1 @@
+"""The worker process: takes commands from a server and reports facts."""

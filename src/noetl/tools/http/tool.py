@@ -1,0 +1,90 @@
+"""`http`: one request and its answer as data (dsl §9.3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from time import monotonic
+
+import aiohttp
+
+from noetl.core.errors import ToolFailed
+from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
+from noetl.tools.http.body import content_type, read_body
+from noetl.tools.http.exchange import Exchange
+from noetl.tools.http.failures import (
+    refused_failure,
+    status_failure,
+    timeout_failure,
+    transport_failure,
+)
+from noetl.tools.http.policy import AddressPolicy, AddressRefused
+from noetl.tools.http.request import HttpRequest, read_request
+from noetl.tools.http.sessions import Resolve, Sessions, system_resolve
+
+
+class HttpTool:
+    kind = "http"
+
+    def __init__(self, settings: ToolSettings, *, resolve: Resolve = system_resolve) -> None:
+        self._policy = AddressPolicy(settings.http_allow)
+        self._sessions = Sessions(self._policy, resolve)
+
+    async def start(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        await self._sessions.close()
+
+    async def run(self, call: ToolCall) -> ToolResult:
+        try:
+            request = read_request(call)
+        except ToolFailed as error:
+            return ToolResult(failure=error.failure)
+        exchange = Exchange(request, self._policy)
+        try:
+            async with asyncio.timeout(call.timeout_seconds):
+                return await self._perform(call, request, exchange)
+        except ToolFailed as error:
+            failure = error.failure
+        except AddressRefused:
+            failure = refused_failure(exchange.method, exchange.url)
+        except aiohttp.ClientError as error:
+            failure = transport_failure(exchange.method, exchange.url, error)
+        except TimeoutError:
+            failure = timeout_failure(exchange.method, exchange.url, f"no answer within {call.timeout_seconds:g} s")
+        except OSError as error:
+            failure = transport_failure(exchange.method, exchange.url, error)
+        return ToolResult(failure=failure)
+
+    async def _perform(self, call: ToolCall, request: HttpRequest, exchange: Exchange) -> ToolResult:
+        started = monotonic()
+        await self._sessions.trim()
+        with self._sessions.session(call.tenant_id, call.organization_id, verify=request.is_verified) as session:
+            async with exchange.response(session) as response:
+                status, headers = response.status, flat_headers(response.headers)
+                failure = status_failure(exchange.method, exchange.url, status, headers)
+                kind = content_type(headers.get("content-type", ""))
+                try:
+                    body = await read_body(response, kind, response_type=request.response_type, sink=call.sink)
+                except ToolFailed as error:
+                    body, failure = error.data, failure or error.failure
+        value = {
+            "status_code": status,
+            "headers": headers,
+            "url": str(exchange.url),
+            "elapsed": round(monotonic() - started, 6),
+            "data": body,
+            "body": body,
+        }
+        return ToolResult(value=value, failure=failure, facts={"http": {"status": status, "headers": headers}})
+
+
+def flat_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """Names in lower case, a repeated one joined, and bytes that are no text replaced."""
+    flat: dict[str, str] = {}
+    for name, value in headers.items():
+        key = name.lower()
+        text = value if value.isascii() else value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        flat[key] = f"{flat[key]}, {text}" if key in flat else text
+    return flat

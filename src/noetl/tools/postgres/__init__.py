@@ -1,0 +1,1 @@
+"""The tool `postgres`: SQL in a database of the user."""

@@ -1,0 +1,238 @@
+"""Bound values: placeholders become `$n`, and a value becomes what the server wants for its type.  Pure.
+
+Three ways to write a placeholder: `$1`, `%s` (a list) and `%(name)s` or `:name` (a mapping).  Nothing inside strings,
+quoted names and comments is one.
+
+The server says which type each `$n` has.  A value that is of that type already is sent as it is.  Any other is sent as
+text and read by the server, exactly as a quoted literal in the statement would be: `"2024-02-29"` for a date,
+`"[1,5)"` for a range, `"3 days"` for an interval.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from noetl.core.expression import to_text
+from noetl.tools.postgres.split import PLAIN, WITH_PLACEHOLDERS, tokens
+
+
+class ParamsInvalid(ValueError):
+    """Statement and `params` do not fit together; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A statement with `$1`…`$n` and its values."""
+
+    text: str
+    values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterType:
+    """What the server says about one `$n`."""
+
+    name: str
+    schema: str
+    is_array: bool
+
+
+def bind(text: str, params: object) -> Bound:
+    """The statement as the server takes it.  Raises ParamsInvalid."""
+    if isinstance(params, Mapping):
+        return _bind_mapping(text, params)
+    if isinstance(params, list | tuple):
+        return _bind_list(text, params)
+    raise ParamsInvalid(f"params must be a list or a mapping, not {type(params).__name__}")
+
+
+def _bind_list(text: str, params: Sequence[object]) -> Bound:
+    numbers = [int(text[start + 1 : end]) for kind, start, end in tokens(text) if kind == "parameter"]
+    if numbers:
+        _check_count(max(numbers), len(params), "$n")
+        return Bound(text, tuple(params))
+    count = 0
+
+    def replace(placeholder: str) -> str | None:
+        nonlocal count
+        if placeholder != "%s":
+            return None
+        count += 1
+        return f"${count}"
+
+    bound = _replaced(text, replace)
+    _check_count(count, len(params), "%s")
+    return Bound(bound, tuple(params))
+
+
+def _check_count(used: int, given: int, written: str) -> None:
+    if used != given:
+        raise ParamsInvalid(f"the statement has {used} placeholders ({written}), params has {given} values")
+
+
+def _bind_mapping(text: str, params: Mapping[object, object]) -> Bound:
+    order: dict[str, int] = {}
+
+    def replace(placeholder: str) -> str | None:
+        if placeholder == "%s":
+            raise ParamsInvalid("params is a mapping, so placeholders are %(name)s or :name, not %s")
+        name = placeholder[1:] if placeholder[0] == ":" else placeholder[2:-2]
+        if name not in params:
+            raise ParamsInvalid(f"params has no value for {placeholder}")
+        return f"${order.setdefault(name, len(order) + 1)}"
+
+    bound = _replaced(text, replace)
+    if not order and any(kind == "parameter" for kind, _, _ in tokens(text)):
+        raise ParamsInvalid("params is a mapping, so placeholders are %(name)s or :name, not $n")
+    return Bound(bound, tuple(params[name] for name in order))
+
+
+def _replaced(text: str, replace: Callable[[str], str | None]) -> str:
+    """The text with its placeholders replaced.  `%%` is a `%` only where `%` begins placeholders at all."""
+    found = [(kind, start, end) for kind, start, end in tokens(text, WITH_PLACEHOLDERS) if kind in ("colon", "percent")]
+    has_percent = any(kind == "percent" and text[start:end] != "%%" for kind, start, end in found)
+    pieces: list[str] = []
+    seen = 0
+    for _, start, end in found:
+        placeholder = text[start:end]
+        new = ("%" if has_percent else None) if placeholder == "%%" else replace(placeholder)
+        if new is not None:
+            pieces += (text[seen:start], new)
+            seen = end
+    return "".join((*pieces, text[seen:]))
+
+
+# --- values ----------------------------------------------------------------------------------------------
+
+_FLOAT_BITS = 53
+_TEXTS = frozenset(("text", "varchar", "bpchar", "name", "unknown", "citext"))
+_JSONS = frozenset(("json", "jsonb"))
+
+
+def fitted(bound: Bound, types: Sequence[ParameterType]) -> tuple[Bound, bool]:
+    """The statement with values of the types that the server named; and whether its text had to change for it."""
+    _check_count(len(types), len(bound.values), "$n")
+    values: list[object] = []
+    casts: dict[int, str] = {}
+    for number, (value, type_) in enumerate(zip(bound.values, types, strict=True), 1):
+        is_sent_as_text, fitting = _fitting(value, type_, number)
+        values.append(fitting)
+        if is_sent_as_text:
+            casts[number] = _type_name(type_)
+    if not casts:
+        return Bound(bound.text, tuple(values)), False
+    return Bound("".join(_cast(bound.text, casts)), tuple(values)), True
+
+
+def _fitting(value: object, type_: ParameterType, number: int) -> tuple[bool, object]:
+    """Whether the server must read it as text, and the value to send."""
+    if value is None:
+        return False, None
+    if type_.is_array:
+        return True, array_text(value, is_json=type_.name.removesuffix("[]") in _JSONS)
+    if type_.name in _TEXTS:
+        return False, literal_text(value)
+    if type_.name in _JSONS:
+        return False, value if isinstance(value, str) else _json(value)
+    if type_.name == "bytea":
+        return _fitting_bytes(value, number)
+    native = _NATIVE.get(type_.name)
+    fitting = native(value) if native else None
+    return (True, literal_text(value)) if fitting is None else (False, fitting)
+
+
+def _integer(value: object, bits: int) -> int | None:
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and -(2**bits) <= value < 2**bits else None
+
+
+def _float(value: object) -> float | None:
+    if isinstance(value, float):
+        return value
+    whole = _integer(value, _FLOAT_BITS)
+    return None if whole is None else float(whole)
+
+
+def _numeric(value: object) -> Decimal | None:
+    return Decimal(str(value)) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+# What a type takes as it is, and None for what the server shall read.
+_NATIVE: Mapping[str, Callable[[object], object]] = {
+    "bool": lambda value: value if isinstance(value, bool) else None,
+    "int2": lambda value: _integer(value, 15),
+    "int4": lambda value: _integer(value, 31),
+    "int8": lambda value: _integer(value, 63),
+    "float8": _float,
+    "numeric": _numeric,
+}
+
+
+def _fitting_bytes(value: object, number: int) -> tuple[bool, object]:
+    """Bytes are base64 in results, and so they are as values; `\\x…` is read by the server."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return False, bytes(value)
+    text = literal_text(value)
+    if text.startswith("\\x"):
+        return True, text
+    try:
+        return False, base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise ParamsInvalid(f"the value of ${number} goes into a bytea: give it as base64 or as \\x and hex") from None
+
+
+def literal_text(value: object) -> str:
+    """A value as it would stand between the quotes of a literal."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "\\x" + bytes(value).hex()
+    return to_text(value)
+
+
+def array_text(value: object, *, is_json: bool = False) -> str:
+    """A list as an array literal.  A text is taken as such a literal already."""
+    if not isinstance(value, list | tuple):
+        return literal_text(value)
+    return "{" + ",".join(_element(item, is_json) for item in value) + "}"
+
+
+def _element(item: object, is_json: bool) -> str:
+    if item is None:
+        return "NULL"
+    if isinstance(item, list | tuple) and not is_json:
+        return array_text(item)
+    text = _json(item) if is_json and not isinstance(item, str) else literal_text(item)
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=to_text)
+
+
+def _type_name(type_: ParameterType) -> str:
+    name = type_.name.removesuffix("[]") if type_.is_array else type_.name
+    quoted = ".".join('"' + part.replace('"', '""') + '"' for part in (type_.schema, name))
+    return quoted + "[]" if type_.is_array else quoted
+
+
+def _cast(text: str, casts: Mapping[int, str]) -> Iterator[str]:
+    """The pieces of the text, with these parameters read from text."""
+    seen = 0
+    for kind, start, end in tokens(text, PLAIN):
+        number = int(text[start + 1 : end]) if kind == "parameter" else 0
+        if number in casts:
+            yield text[seen:start]
+            yield f"(${number}::pg_catalog.text::{casts[number]})"
+            seen = end
+    yield text[seen:]

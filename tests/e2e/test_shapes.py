@@ -1,0 +1,100 @@
+"""The same playbooks in both shapes: embedded, and through a server and a worker as processes.
+
+Only configuration differs, so the result and the kinds of events must not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli import Cli, cli
+from tests.support.server import running_server
+from tests.support.yaml import playbook, write
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
+
+
+@pytest.fixture(scope="module")
+def embedded() -> Iterator[Cli]:
+    with cli() as command:
+        assert command("up").code == 0
+        yield command
+
+
+@pytest.fixture(scope="module")
+def remote() -> Iterator[Cli]:
+    with running_server() as server:
+        yield server.cli()
+
+
+def told(noetl: Cli, file: str, *words: str) -> tuple[Any, Counter[str]]:
+    done = noetl("run", file, "--json", *words)
+    assert done.code in (0, 1), done.stderr
+    events = noetl.events(done.json["execution_id"])
+    error = done.json["error"]
+    outcome = {
+        "status": done.json["status"],
+        "result": done.json["result"],
+        "error": error and {name: error.get(name) for name in ("step", "kind", "code")},
+    }
+    return outcome, story(Counter(event["event_type"] for event in events))
+
+
+def story(counts: Counter[str]) -> Counter[str]:
+    """How often each kind of event happened.  How many frames a loop is cut into follows from how long its rows take;
+    that every frame was given out, begun and committed once does not."""
+    frames = {name: count for name, count in counts.items() if name.startswith("frame.") and name != "frame.heartbeat"}
+    assert len(set(frames.values())) <= 1, counts
+    return Counter({name: 1 if name in frames else n for name, n in counts.items() if name != "frame.heartbeat"})
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_tells_the_same_story_in_both_shapes(embedded: Cli, remote: Cli, example: Path) -> None:
+    assert told(embedded, str(example)) == told(remote, str(example))
+
+
+VALUES = playbook(r"""
+workload:
+  {text: "nul \0, quote \" and ü", big: 123456789012345678901234567890, f: 1.0e+22, none: null, deep: {a: [1, {b: 2}]}}
+workflow:
+  - step: start
+    tool:
+      kind: python
+      input: {w: "{{ workload }}"}
+      code: |
+        print("some words")
+        rows = [{"n": n, "text": "x" * 40} for n in range(5000)]
+        result = {"w": w, "rows": rows, "keys": {"1": True, "ü": [1.5, -0.0]}}
+    set: {ctx.count: "{{ start.rows | length }}"}
+    next: {arcs: [{step: check, when: "{{ start.keys['1'] and ctx.count == 5000 }}"}, {step: wrong}]}
+  - step: check
+    tool:
+      kind: python
+      input: {w: "{{ start.w }}", last: "{{ start.rows[4999].n }}", count: "{{ ctx.count }}"}
+      code: |
+        result = {"w": w, "last": last, "count": count}
+  - {step: wrong, tool: {kind: noop}}
+""")
+
+FAILING = playbook("""
+workflow:
+  - step: start
+    tool:
+      kind: python
+      code: |
+        raise ValueError("no: \\ud800")
+""")
+
+
+@pytest.mark.parametrize(("text", "status"), [(VALUES, "COMPLETED"), (FAILING, "FAILED")])
+def test_values_and_failures_survive_the_network(
+    embedded: Cli, remote: Cli, tmp_path: Path, text: str, status: str
+) -> None:
+    file = write(tmp_path, text)
+    outcome, events = told(remote, file)
+    assert outcome["status"] == status, outcome
+    assert told(embedded, file) == (outcome, events)

@@ -1,0 +1,128 @@
+"""What a worker without the database reads and keeps through a real server: payloads and sealed credentials."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from noetl.adapters.session.http_stream_link import ServerLink, ServerPlace
+from noetl.adapters.session.http_stream_stores import HttpCredentials, HttpPayloads
+from noetl.core.errors import PayloadMissing, RequestInvalid
+from noetl.core.reference import MEDIA_JSON, Payload, address
+from noetl.settings import read_settings
+from noetl.wiring import credential_cipher
+from tests.support.aio import asynchronous
+from tests.support.server import Place, place
+from tests.support.yaml import one_step
+
+OWNER = {"tenant_id": "größe/x", "organization_id": "default"}
+KEY = base64.b64encode(bytes(range(32))).decode()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Place]:
+    with place(NOETL_CREDENTIAL_KEY=KEY) as found:
+        found.start_server()
+        yield found
+
+
+def link_to(server: Place) -> ServerLink:
+    return ServerLink(ServerPlace(server.url, server.tokens["worker_token"]))
+
+
+def large(content: bytes) -> Payload:
+    return address(content, media_type=MEDIA_JSON, store="file", **OWNER)
+
+
+@asynchronous
+async def test_a_large_payload_is_put_and_read_back_by_its_owner_only(server: Place) -> None:
+    payload = large(os.urandom(5_000_000))
+    async with link_to(server) as link:
+        store = HttpPayloads(link)
+        await store.put(payload)
+        await store.put(payload)
+        assert await store.get(payload.reference, **OWNER) == payload.content
+        with pytest.raises(PayloadMissing):
+            await store.get(payload.reference, tenant_id="other", organization_id="default")
+        with pytest.raises(PayloadMissing):
+            await store.get(large(b"never put").reference, **OWNER)
+
+
+@asynchronous
+async def test_a_body_of_unknown_size_is_put_as_a_stream(server: Place) -> None:
+    content = os.urandom(3_000_000)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for start in range(0, len(content), 70_000):
+            yield content[start : start + 70_000]
+
+    async with link_to(server) as link:
+        store = HttpPayloads(link)
+        reference = await store.put_stream(chunks(), media_type="text/csv", **OWNER)
+        assert (reference.sha256, reference.bytes, reference.store) == (
+            hashlib.sha256(content).hexdigest(),
+            len(content),
+            "file",
+        )
+        assert await store.get(reference, **OWNER) == content
+
+
+@asynchronous
+async def test_bytes_of_another_digest_are_refused(server: Place) -> None:
+    payload = large(b"x" * 100_000)
+    async with link_to(server) as link:
+        with pytest.raises(RequestInvalid, match="digest"):
+            await HttpPayloads(link).put(Payload(payload.reference, b"y" * 100_000, **OWNER))
+        with pytest.raises(PayloadMissing):
+            await HttpPayloads(link).get(payload.reference, **OWNER)
+
+
+def test_a_payload_is_not_sent_again_to_whoever_has_it(server: Place) -> None:
+    digest = hashlib.sha256(b"z" * 70_000).hexdigest()
+    path = f"/api/payloads/{digest}"
+    put = server.request("PUT", path, b"z" * 70_000, token="worker_token", headers={"Content-Type": "text/plain"})
+    assert (put.status, put.json["media_type"], put.json["bytes"]) == (201, "text/plain", 70_000)
+    got = server.request("GET", path)
+    assert got.content == b"z" * 70_000
+    again = server.request("GET", path, headers={"If-None-Match": got.headers["etag"]})
+    assert (again.status, again.content) == (304, b"")
+
+
+@asynchronous
+async def test_a_credential_travels_sealed_and_is_opened_by_the_worker(server: Place) -> None:
+    body = {"type": "bearer", "data": {"token": "s3cret-canary"}}
+    headers = {"Noetl-Tenant": "gr%C3%B6%C3%9Fe%2Fx"}
+    answer = server.request("PUT", "/api/credentials/api%2Fkey", body, headers=headers)
+    assert answer.status == 200, answer.content
+    raw = server.request("GET", "/api/worker/credentials/api%2Fkey", token="worker_token", headers=headers)
+    assert raw.status == 200
+    assert b"canary" not in raw.content
+    settings = read_settings({"NOETL_CREDENTIAL_KEY": KEY})
+    async with link_to(server) as link:
+        sealed = await HttpCredentials(link).find("api/key", **OWNER)
+        assert sealed is not None
+        opened = await credential_cipher(settings, is_embedded=False).open(sealed)
+        assert opened.data.reveal() == {"token": "s3cret-canary"}
+        assert await HttpCredentials(link).find("api/key", tenant_id="other", organization_id="default") is None
+        assert await HttpCredentials(link).find("no such", **OWNER) is None
+    assert "canary" not in server.logs()
+
+
+def test_a_small_payload_has_its_media_type(server: Place) -> None:
+    event = server.events(server.submit(one_step("result = 1")))[0]
+    reference = event["meta"]["playbook"]
+    got = server.request("GET", f"/api/payloads/{reference['sha256']}", token="worker_token")
+    assert (got.status, got.headers["content-type"]) == (200, reference["media_type"])
+    assert hashlib.sha256(got.content).hexdigest() == reference["sha256"]
+
+
+def test_a_large_result_comes_back_through_a_worker_process(server: Place) -> None:
+    server.start_worker()
+    text = one_step("result = {'rows': [{'n': n, 'text': 'x' * 50} for n in range(20_000)]}")
+    final = server.finish(server.submit(text))
+    assert final["status"] == "COMPLETED", final["error"]
+    assert final["result"]["rows"][19_999] == {"n": 19_999, "text": "x" * 50}

@@ -1,0 +1,152 @@
+"""Settings and tokens of servers and workers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from noetl.core.errors import SettingsInvalid
+from noetl.processes.server.auth import Tokens
+from noetl.processes.server.tokens import grants_of, read_token_file, serving_tokens, token_path
+from noetl.settings import Settings, read_settings, server_url
+
+GOOD = "0123456789abcdef"
+OTHER = "fedcba9876543210"
+
+
+def settings(home: Path, **extra: str) -> Settings:
+    return read_settings({"NOETL_HOME": str(home), **extra})
+
+
+def test_the_defaults_are_those_of_the_documents(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    assert (found.host, found.port) == ("127.0.0.1", 8082)
+    assert found.session_lease_seconds == 3.0
+    assert found.server_url is None
+    assert not found.is_owner_named
+    assert settings(tmp_path, NOETL_TENANT_ID="acme").is_owner_named
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("NOETL_PORT", "65536"),
+        ("NOETL_PORT", "http"),
+        ("NOETL_TOKEN", "short"),
+        ("NOETL_TOKEN", "with a space in it, and long"),
+        ("NOETL_WORKER_TOKEN", "ü" * 20),
+        ("NOETL_SESSION_LEASE_SECONDS", "0"),
+        ("NOETL_SESSION_LEASE_SECONDS", "soon"),
+        ("NOETL_SESSION_LEASE_SECONDS", "nan"),
+        ("NOETL_WORKER_GRACE_SECONDS", "-1"),
+        ("NOETL_SERVER_URL", "127.0.0.1:8082"),
+        ("NOETL_SERVER_URL", "http://somebody:secret@x"),
+        ("NOETL_SERVER_URL", "http://x:99999"),
+        ("NOETL_WORKER_POOL", "\n"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_the_name_of_its_variable(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(SettingsInvalid) as caught:
+        settings(tmp_path, **{name: value})
+    assert name in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_an_address_is_reduced_to_what_it_is() -> None:
+    assert server_url("http://x:1/", "n") == "http://x:1"
+    assert server_url("https://[::1]:8082", "n") == "https://[::1]:8082"
+    assert server_url(None, "n") is None
+
+
+def test_tokens_are_made_once_and_kept_for_the_next_start(tmp_path: Path) -> None:
+    pair = serving_tokens(settings(tmp_path))
+    assert pair.token != pair.worker_token
+    assert pair.token not in repr(pair)
+    assert token_path(tmp_path).stat().st_mode & 0o777 == 0o600
+    assert serving_tokens(settings(tmp_path)) == pair
+    assert read_token_file(tmp_path) == {"token": pair.token, "worker_token": pair.worker_token}
+
+
+def test_a_configured_token_is_not_written_down(tmp_path: Path) -> None:
+    pair = serving_tokens(settings(tmp_path, NOETL_TOKEN=GOOD))
+    assert pair.token == GOOD
+    assert read_token_file(tmp_path) == {"worker_token": pair.worker_token}
+    serving_tokens(settings(tmp_path, NOETL_TOKEN=GOOD, NOETL_WORKER_TOKEN=OTHER))
+    assert not token_path(tmp_path).exists()
+
+
+def test_one_token_for_both_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingsInvalid, match="differ"):
+        serving_tokens(settings(tmp_path, NOETL_TOKEN=GOOD, NOETL_WORKER_TOKEN=GOOD))
+
+
+def test_a_token_file_that_others_could_read_or_swap_is_not_believed(tmp_path: Path) -> None:
+    path = token_path(tmp_path)
+    path.write_text(json.dumps({"token": GOOD}))
+    path.chmod(0o644)
+    assert read_token_file(tmp_path) == {}
+    path.chmod(0o600)
+    assert read_token_file(tmp_path) == {"token": GOOD}
+    real = tmp_path / "elsewhere"
+    path.rename(real)
+    path.symlink_to(real)
+    assert read_token_file(tmp_path) == {}
+    path.unlink()
+    for broken in ("", "[]", "{", '{"token": 1}'):
+        path.write_text(broken)
+        path.chmod(0o600)
+        assert read_token_file(tmp_path) == {}
+
+
+def test_a_token_is_known_by_its_digest_and_by_nothing_less(tmp_path: Path) -> None:
+    listed = tmp_path / "tokens.json"
+    digest = hashlib.sha256(b"third").hexdigest()
+    listed.write_text(json.dumps([{"sha256": digest, "scopes": ["api"], "tenant_id": "acme"}]))
+    pair = serving_tokens(settings(tmp_path))
+    tokens = Tokens(grants_of(pair, listed))
+
+    def identity(token: str) -> Any:
+        return tokens.identity(token.encode())
+
+    assert identity(pair.token).scopes == {"api", "worker", "admin"}
+    assert identity(pair.worker_token).scopes == {"worker"}
+    assert (identity("third").scopes, identity("third").tenant_id) == ({"api"}, "acme")
+    for wrong in ("", pair.token[:-1], f"{pair.token} ", digest):
+        assert identity(wrong) is None
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        1,
+        {},
+        {"sha256": "x", "scopes": ["api"]},
+        {"sha256": "0" * 64, "scopes": []},
+        {"sha256": "0" * 64, "scopes": ["root"]},
+        {"sha256": "0" * 64, "scopes": "api"},
+        {"sha256": "0" * 64, "scopes": ["api"], "tenant": "x"},
+        {"sha256": "0" * 64, "scopes": ["api"], "tenant_id": ""},
+        {"sha256": "0" * 64, "scopes": ["worker"], "tenant_id": "acme"},
+    ],
+)
+def test_an_entry_of_the_tokens_file_that_is_wrong_is_named(tmp_path: Path, entry: Any) -> None:
+    listed = tmp_path / "tokens.json"
+    listed.write_text(json.dumps([{"sha256": "1" * 64, "scopes": ["api"]}, entry]))
+    pair = serving_tokens(settings(tmp_path))
+    with pytest.raises(SettingsInvalid, match="entry 2"):
+        grants_of(pair, listed)
+
+
+def test_a_tokens_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
+    pair = serving_tokens(settings(tmp_path))
+    listed = tmp_path / "tokens.json"
+    for text in ("{", "{}"):
+        listed.write_text(text)
+        with pytest.raises(SettingsInvalid, match="NOETL_TOKENS_FILE"):
+            grants_of(pair, listed)
+    with pytest.raises(SettingsInvalid, match="NOETL_TOKENS_FILE"):
+        grants_of(pair, tmp_path / "missing")
