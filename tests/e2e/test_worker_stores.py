@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -126,3 +128,21 @@ def test_a_large_result_comes_back_through_a_worker_process(server: Place) -> No
     final = server.finish(server.submit(text))
     assert final["status"] == "COMPLETED", final["error"]
     assert final["result"]["rows"][19_999] == {"n": 19_999, "text": "x" * 50}
+
+
+def test_a_server_that_is_away_for_a_moment_fails_nobody() -> None:
+    payload = large(os.urandom(200_000))
+
+    async def put_and_get(server: Place) -> bytes:
+        async with link_to(server) as link:
+            store = HttpPayloads(link)
+            putting = asyncio.ensure_future(store.put(payload))
+            await asyncio.to_thread(server.start_server)
+            await putting
+            return await store.get(payload.reference, **OWNER)
+
+    with place() as server:
+        first = server.start_server()
+        first.signal(signal.SIGKILL)
+        first.wait()
+        assert asyncio.run(put_and_get(server)) == payload.content

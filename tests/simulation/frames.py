@@ -23,12 +23,14 @@ def require(condition: bool, message: str, event: Event | None = None) -> None:
 
 @dataclass(slots=True)
 class SeenFrame:
-    """One frame: `attempt` is the claim that counts, `is_out` that it waits for one."""
+    """One frame: `attempt` is the claim that counts, `given_out` the one it was given out for, `is_out` that it waits
+    for it."""
 
     first: int
     rows: int
     concurrency: int
     attempt: int = 0
+    given_out: int = 1
     is_out: bool = True
     is_ended: bool = False
     is_withdrawn: bool = False
@@ -127,7 +129,8 @@ def _dispatched(stage: SeenStage, event: Event) -> None:
         require(stage.in_use <= limit, f"{stage.in_use} items of {limit} may be in flight", event)
         return
     require(known.is_open and known.is_out, "a frame was given out that somebody holds", event)
-    require(attempt == known.attempt + 1, "attempts do not rise by one", event)
+    require(attempt == known.attempt + 1 == known.given_out + 1, "attempts do not rise by one", event)
+    known.given_out = attempt
     require((known.first, known.rows) == (meta["first"], meta["rows"]), "a frame changed its rows", event)
 
 
@@ -141,7 +144,7 @@ def _frame(stage: SeenStage, event: Event) -> SeenFrame:
 def _started(stage: SeenStage, event: Event) -> None:
     frame = _frame(stage, event)
     require(frame.is_out, "a frame was taken from its holder", event)
-    require(event.meta["attempt"] == frame.attempt + 1, "attempts do not rise by one", event)
+    require(event.meta["attempt"] == frame.attempt + 1 == frame.given_out, "attempts do not rise by one", event)
     frame.attempt += 1
     frame.is_out = False
 

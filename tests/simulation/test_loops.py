@@ -13,7 +13,9 @@ from noetl.core.event import Event
 from noetl.core.execution.state import CommandStatus, Status
 from noetl.engine.results import read_result
 from tests.simulation.checks import check_end, events_of
+from tests.simulation.frames import LoopChecker, Violation
 from tests.simulation.test_recovery import OWNER, Scene, ended, start
+from tests.support.loops import looping, parallel
 
 AWAY = Mishap(outcome=Outcome.NOT_DONE)
 
@@ -247,3 +249,85 @@ def test_a_frame_that_kills_its_process_again_and_again_fails_and_the_others_do_
         check_end(scene.database)
 
     scene.play(story())
+
+
+# --- the test of the test --------------------------------------------------------------------------------
+
+
+def told(
+    *, tamper: dict[int, dict[str, Any]] | None = None, leave_out: int | None = None, twice: int | None = None
+) -> None:
+    """Show the checker a loop that is fine, with one event changed, missing or told twice."""
+    run = looping(list(range(6)), spec=parallel(2, max_rows=3))
+    first, second = run.frames
+    run.beat(first, {0: "zero"})
+    run.take(first)
+    run.commit(second)
+    run.commit(first)
+    checker = LoopChecker()
+    for number, event in enumerate(run.events):
+        if number == leave_out:
+            continue
+        changed = (tamper or {}).get(number)
+        shown = event if changed is None else event._replace(meta={**event.meta, **changed})
+        for _ in range(2 if number == twice else 1):
+            checker.observe(shown)
+    checker.check_end()
+
+
+STORY = [
+    kinds.PLAYBOOK_INITIALIZED,
+    kinds.LOOP_STARTED,
+    *[kinds.FRAME_DISPATCHED] * 2,
+    kinds.FRAME_STARTED,
+    kinds.FRAME_HEARTBEAT,
+    kinds.FRAME_ABANDONED,
+    kinds.FRAME_DISPATCHED,
+    kinds.FRAME_STARTED,
+    kinds.FRAME_STARTED,
+    kinds.FRAME_COMMITTED,
+    kinds.FRAME_COMMITTED,
+    kinds.LOOP_DONE,
+]
+
+
+def test_the_checker_has_nothing_against_a_loop_that_is_fine() -> None:
+    told()
+
+
+@pytest.mark.parametrize("number", range(1, len(STORY)))
+def test_the_checker_notices_an_event_that_is_told_twice(number: int) -> None:
+    with pytest.raises(Violation):
+        told(twice=number)
+
+
+@pytest.mark.parametrize("number", range(1, len(STORY)))
+def test_the_checker_notices_an_event_that_is_missing(number: int) -> None:
+    with pytest.raises(Violation):
+        told(leave_out=number)
+
+
+@pytest.mark.parametrize(
+    ("number", "changed"),
+    [
+        (1, {"policy": {"max_in_flight": 1}}),
+        (1, {"total": 7}),
+        (2, {"rows": 4}),
+        (3, {"first": 2}),
+        (4, {"attempt": 2}),
+        (5, {"ranges": [[0, 4]]}),
+        (5, {"attempt": 2}),
+        (6, {"skipped": 0}),
+        (7, {"first": 3}),
+        (8, {"attempt": 3}),
+        (10, {"outcomes": {"success": 2, "failed": 0, "skipped": 0}}),
+        (10, {"outcomes": {"success": 2, "failed": 1, "skipped": 0}}),
+        (10, {"outcomes": {"success": 2, "failed": 0, "skipped": 1}}),
+        (11, {"attempt": 1}),
+        (12, {"done": 5}),
+        (12, {"failed": 1}),
+    ],
+)
+def test_the_checker_notices_what_must_not_be(number: int, changed: dict[str, Any]) -> None:
+    with pytest.raises(Violation):
+        told(tamper={number: changed})

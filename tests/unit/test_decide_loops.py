@@ -8,6 +8,7 @@ from noetl.core import kinds
 from noetl.core.codec import canonical_json
 from noetl.core.errors import Failure
 from noetl.core.event import Draft, Event
+from noetl.core.execution import loops
 from noetl.core.execution.decide import decide
 from noetl.core.execution.state import CommandStatus, Entry, Status
 from noetl.core.limits import FRAME_MS_AIM, FRAME_ROWS_MAX, LOOP_IN_FLIGHT_MAX
@@ -214,6 +215,14 @@ def test_a_value_that_cannot_be_stored_fails_its_own_step() -> None:
     run = looping("{{ ['\\ud800'] }}", "after")
     assert run.state.status is Status.FAILED
     assert failure_of(run)["code"] == "loop_not_iterable"
+
+
+def test_a_collection_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loops, "LOOP_ITEMS_MAX", 3)
+    assert looping([1, 2, 3]).state.status is Status.RUNNING
+    error = failure_of(looping([1, 2, 3, 4]))
+    assert (error["kind"], error["code"]) == ("config", "loop_too_large")
+    assert error["message"] == "step 'each': loop.in has 4 items, the limit is 3"
 
 
 def test_an_empty_collection_completes_and_routes() -> None:

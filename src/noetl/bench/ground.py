@@ -35,40 +35,47 @@ class BareGround:
 
 
 @asynccontextmanager
-async def bare_ground(settings: Settings) -> AsyncIterator[BareGround]:
+async def bare_grounds(settings: Settings, *names: str) -> AsyncIterator[list[BareGround]]:
+    """Databases of these names on one Postgres."""
     postgres = embedded_postgres(settings)
     address = await asyncio.to_thread(postgres.start)
     try:
-        await _recreate(address)
-        database = dsn(address, database=DATABASE, user="noetl")
-        await prepare_database(settings, database, is_embedded=True)
-        yield BareGround(database, address.pid)
-        await _drop(address)
+        found = []
+        for name in names:
+            await _drop(address, name)
+            await _as_superuser(address, f"CREATE DATABASE {name} OWNER noetl")
+            database = dsn(address, database=name, user="noetl")
+            await prepare_database(settings, database, is_embedded=True)
+            found.append(BareGround(database, address.pid))
+        yield found
+        for name in names:
+            await _drop(address, name)
     finally:
         await asyncio.to_thread(postgres.stop)
 
 
 @asynccontextmanager
 async def ground(settings: Settings) -> AsyncIterator[Ground]:
-    async with bare_ground(settings) as bare:
-        engine = Engine(settings, bare.database, instance="bench")
-        await engine.open()
-        try:
-            async with asyncio.TaskGroup() as group:
-                running = group.create_task(engine.run())
-                yield Ground(engine, bare.database, bare.postgres_pid, settings)
-                running.cancel()
-        finally:
-            await engine.close()
+    async with bare_grounds(settings, DATABASE) as (bare,), running(settings, bare) as place:
+        yield place
 
 
-async def _recreate(address: ServerAddress) -> None:
-    await _drop(address)
-    await _as_superuser(address, f"CREATE DATABASE {DATABASE} OWNER noetl")
+@asynccontextmanager
+async def running(settings: Settings, bare: BareGround) -> AsyncIterator[Ground]:
+    """The embedded engine on one of them."""
+    engine = Engine(settings, bare.database, instance="bench")
+    await engine.open()
+    try:
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(engine.run())
+            yield Ground(engine, bare.database, bare.postgres_pid, settings)
+            task.cancel()
+    finally:
+        await engine.close()
 
 
-async def _drop(address: ServerAddress) -> None:
-    await _as_superuser(address, f"DROP DATABASE IF EXISTS {DATABASE} WITH (FORCE)")
+async def _drop(address: ServerAddress, name: str) -> None:
+    await _as_superuser(address, f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 async def _as_superuser(address: ServerAddress, statement: str) -> None:

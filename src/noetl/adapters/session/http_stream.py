@@ -10,30 +10,19 @@ import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from noetl.adapters.session.http_stream_connection import OK, Connection, connect
+from noetl.adapters.session.http_stream_connection import OK, connect
+from noetl.adapters.session.http_stream_facts import FactsUp
 from noetl.adapters.session.http_stream_heart import Heart
-from noetl.adapters.session.http_stream_link import (
-    ANSWER_SECONDS_MAX,
-    JSON_BODY,
-    Refused,
-    ServerLink,
-    error_of,
-    refusal,
-)
-from noetl.adapters.session.http_stream_wire import answers_of, batch_bytes, fact_bytes, word_of
-from noetl.core.errors import EnvelopeInvalid, HostUnavailable, LeaseLost, NoetlError, Transient
+from noetl.adapters.session.http_stream_lease import AGAIN_SECONDS, Key, Lease, pause
+from noetl.adapters.session.http_stream_link import Refused, ServerLink, refusal
+from noetl.adapters.session.http_stream_wire import word_of
+from noetl.core.errors import HostUnavailable, LeaseLost, NoetlError
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, Stop
 
-AGAIN_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
-BATCH_FACTS_MAX = 200
-BATCH_BYTES_MAX = 4_000_000
-POSTS_AT_ONCE = 2
-WARN_EVERY = 30
 log = logging.getLogger("noetl.worker")
-Key = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,66 +45,17 @@ class WorkerProfile:
         }
 
 
-@dataclass(slots=True, eq=False)
-class _Lease:
-    """One registration.  What it holds it holds until a fact was answered or the lease is lost."""
-
-    session_id: str
-    beat_seconds: float
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
-    holds: set[Key] = field(default_factory=set)
-    heart: Heart | None = None
-
-    @property
-    def is_good(self) -> bool:
-        return not self.lost.is_set() and self.heart is not None and self.heart.is_trusted
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    content: bytes
-    key: Key
-    lease: _Lease
-    answer: asyncio.Future[None]
-
-
-class _Sender:
-    """A connection for facts, opened when it is needed and again after it broke."""
-
-    def __init__(self, link: ServerLink) -> None:
-        self._place = link.place
-        self._connection: Connection | None = None
-
-    async def post(self, body: bytes) -> bytes:
-        if self._connection is None or not self._connection.is_open:
-            self._connection = await connect(self._place.url, {**self._place.headers, **JSON_BODY})
-        try:
-            async with asyncio.timeout(ANSWER_SECONDS_MAX):
-                status, content = await self._connection.ask("POST", "/api/events/batch", body)
-        except TimeoutError as error:
-            raise HostUnavailable("the server did not answer") from error
-        if status != OK:
-            raise refusal(status, content)
-        return content
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-
-
 class HttpSession:
     """`run` belongs to the caller's task group and lives as long as the worker."""
 
     def __init__(self, link: ServerLink, profile: WorkerProfile) -> None:
         self._link = link
         self._profile = profile
-        self._lease: _Lease | None = None
-        self._leases: dict[Key, _Lease] = {}
+        self._lease: Lease | None = None
+        self._leases: dict[Key, Lease] = {}
         self._commands: asyncio.Queue[CommandMessage] = asyncio.Queue()
         self._stops: asyncio.Queue[Stop] = asyncio.Queue()
-        self._outgoing: list[_Outgoing] = []
-        self._has_outgoing = asyncio.Event()
-        self._numbers = itertools.count(1)
+        self._facts = FactsUp(link.place, on_ended=self._forget, on_lost=self._lost)
         self._is_draining = False
         self._replaced: str | None = None
         self._is_idle = asyncio.Event()
@@ -153,18 +93,13 @@ class HttpSession:
         lease = self._leases.get(key)
         if lease is None or lease.lost.is_set():
             raise LeaseLost(f"the session that held attempt {fact.attempt} of {fact.command_id} is lost")
-        content = fact_bytes(fact, str(next(self._numbers)))
-        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._outgoing.append(_Outgoing(content, key, lease, answer))
-        self._has_outgoing.set()
-        await answer
+        await self._facts.report(fact, key, lease)
 
     # --- the connection --------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
-            for _ in range(POSTS_AT_ONCE):
-                group.create_task(self._send())
+            group.create_task(self._facts.run())
             while not self._is_draining:
                 lease = await self._register()
                 self._lease = lease
@@ -173,7 +108,7 @@ class HttpSession:
                 finally:
                     self._let_go(lease)
 
-    async def _register(self) -> _Lease:
+    async def _register(self) -> Lease:
         """A new session, for as long as it takes.  A token that was never good is the user's mistake and ends it."""
         for failures in itertools.count():
             body = self._profile.to_json() | {"replaces": self._replaced}
@@ -182,16 +117,15 @@ class HttpSession:
             except NoetlError as error:
                 if isinstance(error, Refused) and error.is_denied and self._replaced is None:
                     raise
-                _warn(failures, "no session yet", "session.refused", error)
-                await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
+                await pause(failures, "no session yet", "session.refused", error)
                 continue
-            lease = _Lease(str(found["session_id"]), float(found["heartbeat_seconds"]))
+            lease = Lease(str(found["session_id"]), float(found["heartbeat_seconds"]))
             self._start_heart(lease, float(found["lease_seconds"]))
             log.info("session registered", extra={"event": "session.registered", "reason": lease.session_id})
             return lease
         raise AssertionError("unreachable")
 
-    def _start_heart(self, lease: _Lease, lease_seconds: float) -> None:
+    def _start_heart(self, lease: Lease, lease_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         lease.heart = Heart(
             self._link.place,
@@ -202,28 +136,28 @@ class HttpSession:
         )
         lease.heart.start()
 
-    async def _follow(self, lease: _Lease) -> None:
+    async def _follow(self, lease: Lease) -> None:
         """Hear commands until the lease is lost.  A connection that breaks is opened again under the same lease."""
         async with asyncio.TaskGroup() as group:
             hearing = group.create_task(self._hear(lease))
             await lease.lost.wait()
             hearing.cancel()
 
-    async def _hear(self, lease: _Lease) -> None:
+    async def _hear(self, lease: Lease) -> None:
         failures = 0
         while True:
             try:
                 await self._listen(lease)
                 failures = 0
+                await asyncio.sleep(AGAIN_SECONDS[0])
             except LeaseLost as error:
                 self._lost(lease, str(error))
                 return
             except NoetlError as error:
-                _warn(failures, "command stream broken", "session.broken", error)
-            await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
-            failures += 1
+                await pause(failures, "command stream broken", "session.broken", error)
+                failures += 1
 
-    async def _listen(self, lease: _Lease) -> None:
+    async def _listen(self, lease: Lease) -> None:
         """One connection's worth of commands.  A stream without a sign of life is as good as broken."""
         rest = b""
         loop = asyncio.get_running_loop()
@@ -248,7 +182,7 @@ class HttpSession:
         if status != OK:
             raise refusal(status, content)
 
-    def _take(self, lease: _Lease, line: bytes) -> None:
+    def _take(self, lease: Lease, line: bytes) -> None:
         word = word_of(line)
         if isinstance(word, CommandMessage):
             key = (word.execution_id, word.command_id, word.attempt)
@@ -263,89 +197,22 @@ class HttpSession:
         elif word is not None:
             self._lost(lease, f"the server ended the stream: {word}")
 
-    # --- facts up --------------------------------------------------------------------------------------------
-
-    async def _send(self) -> None:
-        """One of the senders, each with a connection of its own."""
-        sender = _Sender(self._link)
-        try:
-            while True:
-                await self._has_outgoing.wait()
-                batch = self._next_batch()
-                if batch:
-                    await self._post(batch, sender)
-        finally:
-            sender.close()
-
-    def _next_batch(self) -> list[_Outgoing]:
-        """What waits, as far as it is of one session and fits into one request."""
-        batch: list[_Outgoing] = []
-        size = 0
-        for one in self._outgoing:
-            if batch and (one.lease is not batch[0].lease or size + len(one.content) > BATCH_BYTES_MAX):
-                break
-            if len(batch) == BATCH_FACTS_MAX:
-                break
-            batch.append(one)
-            size += len(one.content)
-        del self._outgoing[: len(batch)]
-        if not self._outgoing:
-            self._has_outgoing.clear()
-        return batch
-
-    async def _post(self, batch: list[_Outgoing], sender: _Sender) -> None:
-        """Send until there is an answer or the lease is lost.  The same facts have the same names each time."""
-        lease = batch[0].lease
-        body = batch_bytes(lease.session_id, [one.content for one in batch])
-        for failures in itertools.count():
-            try:
-                if lease.lost.is_set():
-                    raise LeaseLost("the session was lost before the server answered")
-                self._answered(batch, await sender.post(body))
-            except Transient as error:
-                _warn(failures, "facts not answered yet", "facts.unanswered", error)
-                await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
-                continue
-            except Refused as refused:
-                await self._refused(batch, refused, sender)
-            except NoetlError as error:
-                if isinstance(error, LeaseLost):
-                    self._lost(lease, str(error))
-                for one in batch:
-                    _settle(one.answer, error)
-            return
-
-    async def _refused(self, batch: list[_Outgoing], refused: Refused, sender: _Sender) -> None:
-        """The request itself was refused: alone, each fact learns its own fate."""
-        if len(batch) == 1:
-            _settle(batch[0].answer, EnvelopeInvalid(str(refused)))
-            return
-        for one in batch:
-            await self._post([one], sender)
-
-    def _answered(self, batch: list[_Outgoing], content: bytes) -> None:
-        for one, answer in zip(batch, answers_of(content, len(batch)), strict=True):
-            if not answer.get("is_held", False):
-                self._forget(one.key, one.lease)
-            is_ok = answer.get("status") == "ok"
-            _settle(one.answer, None if is_ok else error_of(answer.get("code"), answer.get("detail")))
-
     # --- letting go ------------------------------------------------------------------------------------------
 
-    def _forget(self, key: Key, lease: _Lease) -> None:
+    def _forget(self, key: Key, lease: Lease) -> None:
         lease.holds.discard(key)
         if self._leases.get(key) is lease:
             del self._leases[key]
         if not self._leases:
             self._is_idle.set()
 
-    def _lost(self, lease: _Lease, reason: str) -> None:
+    def _lost(self, lease: Lease, reason: str) -> None:
         if not lease.lost.is_set():
             level = logging.INFO if self._is_draining else logging.WARNING
             log.log(level, "session lost", extra={"event": "session.lost", "reason": reason})
             lease.lost.set()
 
-    def _let_go(self, lease: _Lease) -> None:
+    def _let_go(self, lease: Lease) -> None:
         """The lease is over: what it held is somebody else's now, and what runs of it must stop."""
         lease.lost.set()
         if lease.heart is not None:
@@ -379,22 +246,7 @@ class HttpSession:
 
 
 def _from_thread(
-    loop: asyncio.AbstractEventLoop, call: Callable[[_Lease, str], None], lease: _Lease, reason: str
+    loop: asyncio.AbstractEventLoop, call: Callable[[Lease, str], None], lease: Lease, reason: str
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop has ended, and with it everything that could be lost
         loop.call_soon_threadsafe(call, lease, reason)
-
-
-def _warn(failures: int, message: str, event: str, error: NoetlError) -> None:
-    """The first time, and now and then: a server that is away for an hour is one story and not thousands."""
-    if failures % WARN_EVERY == 0:
-        log.warning(message, extra={"event": event, "reason": str(error)})
-
-
-def _settle(answer: asyncio.Future[None], error: NoetlError | None) -> None:
-    if answer.done():
-        return
-    if error is None:
-        answer.set_result(None)
-    else:
-        answer.set_exception(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -90,39 +89,18 @@ class ServerLink:
         assert self._http is not None
         await self._http.close()
 
-    @contextlib.asynccontextmanager
-    async def opened(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Body = None,
-        headers: Mapping[str, str] | None = None,
-        read_seconds: float = ANSWER_SECONDS_MAX,
-    ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """An answer that is read by the caller."""
+    async def content(
+        self, method: str, path: str, *, body: Body = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
         assert self._http is not None, "the link is not open"
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=read_seconds)
         try:
-            async with self._http.request(
-                method, path, data=body, headers=headers, timeout=timeout, allow_redirects=False
-            ) as response:
-                if response.status >= 300:
-                    raise refusal(response.status, await response.read())
-                yield response
+            async with self._http.request(method, path, data=body, headers=headers, allow_redirects=False) as response:
+                content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise HostUnavailable(f"the server at {self.place.url} does not answer: {error!r}") from error
-
-    async def content(
-        self,
-        method: str,
-        path: str,
-        *,
-        body: Body = None,
-        headers: Mapping[str, str] | None = None,
-    ) -> bytes:
-        async with self.opened(method, path, body=body, headers=headers) as response:
-            return await response.read()
+        if response.status >= 300:
+            raise refusal(response.status, content)
+        return content
 
     async def ask(
         self, method: str, path: str, *, body: object = None, headers: Mapping[str, str] | None = None

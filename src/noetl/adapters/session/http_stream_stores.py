@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import io
+import logging
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import BinaryIO
 from urllib.parse import quote
 
 from noetl.adapters.session.http_stream_link import Refused, ServerLink, owner_headers
 from noetl.core.codec import sha256_hex
-from noetl.core.errors import HostUnavailable, PayloadCorrupt
+from noetl.core.errors import HostUnavailable, PayloadCorrupt, Transient
 from noetl.core.locator import payload_locator
 from noetl.core.reference import Payload, Reference
 from noetl.ports.secrets import SealedCredential
 
 SPOOL_BYTES = 1024 * 1024
+AWAY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0)
+log = logging.getLogger("noetl.worker")
 
 
 class HttpPayloads:
@@ -29,9 +33,9 @@ class HttpPayloads:
     async def put(self, payload: Payload) -> None:
         reference = payload.reference
         headers = owner_headers(payload.tenant_id, payload.organization_id) | {"Content-Type": reference.media_type}
+        path = f"/api/payloads/{reference.sha256}"
         # A file, so that it is sent piece by piece and the loop has time for others.
-        content = io.BytesIO(payload.content)
-        await self._link.content("PUT", f"/api/payloads/{reference.sha256}", body=content, headers=headers)
+        await _patiently(lambda: self._link.content("PUT", path, body=io.BytesIO(payload.content), headers=headers))
 
     async def put_stream(
         self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
@@ -44,8 +48,8 @@ class HttpPayloads:
                 file.write(chunk)
             sha256, size = digest.hexdigest(), file.tell()
             headers = owner_headers(tenant_id, organization_id) | {"Content-Type": media_type}
-            answer = await self._link.content("PUT", f"/api/payloads/{sha256}", body=_chunks_of(file), headers=headers)
-            assert answer
+            path = f"/api/payloads/{sha256}"
+            await _patiently(lambda: self._link.content("PUT", path, body=_chunks_of(file), headers=headers))
         return Reference(
             kind="payload",
             uri=payload_locator(tenant_id, organization_id, sha256),
@@ -57,10 +61,23 @@ class HttpPayloads:
 
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         path = f"/api/payloads/{reference.sha256}?store={quote(reference.store, safe='')}"
-        content = await self._link.content("GET", path, headers=owner_headers(tenant_id, organization_id))
+        headers = owner_headers(tenant_id, organization_id)
+        content = await _patiently(lambda: self._link.content("GET", path, headers=headers))
         if sha256_hex(content) != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the server sent other bytes")
         return content
+
+
+async def _patiently(ask: Callable[[], Awaitable[bytes]]) -> bytes:
+    """Ask again while the server is away for a moment: all of this can be asked twice, and a task should not fail for
+    it.  Whether the work is still ours is for the session to say."""
+    for seconds in AWAY_SECONDS:
+        try:
+            return await ask()
+        except Transient as error:
+            log.info("payload not moved yet", extra={"event": "payload.unavailable", "reason": str(error)})
+            await asyncio.sleep(seconds)
+    return await ask()
 
 
 async def _chunks_of(file: BinaryIO) -> AsyncIterator[bytes]:

@@ -112,19 +112,19 @@ class Turn:
         """What a session must be able to do to take a command."""
         if command.kind not in ("step", "frame"):
             return frozenset((command.kind,))
-        return frozenset(task.kind for task in self.playbook.steps[command.step].tasks)
+        tasks = frozenset(task.kind for task in self.playbook.steps[command.step].tasks)
+        return tasks if command.frame is None else tasks | {"frame"}
 
     def row(
         self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]
     ) -> QueuedCommand:
-        tasks = self.playbook.steps[command.step].tasks
         return QueuedCommand(
             execution_id=cause.execution_id,
             command_id=command.command_id,
             shard_id=cause.shard_id,
             tenant_id=cause.tenant_id,
             organization_id=cause.organization_id,
-            tool_kind=tasks[0].kind if command.kind in ("step", "frame") else command.kind,
+            tool_kind="+".join(sorted(self.kinds(command))),
             attempt=attempt,
             session_id=session_id,
             body=canonical_json(body),
