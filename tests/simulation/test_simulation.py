@@ -15,7 +15,7 @@ from noetl.ports.ledger import Fence
 from tests.simulation.faults import Weather
 from tests.simulation.world import Setting, setting_of, simulate, simulate_fair
 
-SEEDS, LOOP_SEEDS, LONG_SEEDS = 200, 20, 1_000
+SEEDS, LOOP_SEEDS, LONG_SEEDS = 200, 12, 1_000
 PART = 50
 STORM = Weather(seconds_max=0.3, trouble=0.15, crash=0.02, crashes_max=4, duplicate=0.3, drop_derived=0.5)
 

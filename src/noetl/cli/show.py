@@ -41,7 +41,9 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             out(f"ended      {view['ended_at']}")
         for name, step in view["steps"].items():
             runs = f" ({step['runs']} runs)" if step["runs"] > 1 else ""
-            out(f"  {step['status']:<10} {name}{runs}")
+            loop = step.get("loop")
+            counted = f"  {loop['done']:,} of {loop['total']:,} items, {loop['failed']:,} failed" if loop else ""
+            out(f"  {step['status']:<10} {name}{runs}{counted}")
         if view["error"]:
             out(f"error      step {view['error'].get('step')!r}: {view['error'].get('message')}")
         return 0

@@ -5,17 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 from noetl.core.event import Event, envelope
-from noetl.core.execution.state import ExecutionState
+from noetl.core.execution.state import ExecutionState, Status
 from noetl.ports.ledger import ExecutionRow
 
 _IDS = ("execution_id", "event_id", "causation_id", "parent_event_id", "parent_execution_id")
 
 
 def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
-    steps = {name: {"runs": run, "status": _step_status(state, name)} for name, run in state.runs.items()}
+    steps = {name: _step_view(state, name, run) for name, run in state.runs.items()}
     error = None
     if state.failure is not None:
         error = {"step": state.failure.get("step"), **_mapping(state.failure.get("error"))}
+    elif state.status is Status.CANCELLED and state.result is not None:
+        error = {"step": None, **_mapping(_mapping(state.result["context"]).get("error"))}
     return {
         "execution_id": str(state.execution_id),
         "path": state.path,
@@ -31,14 +33,25 @@ def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
     }
 
 
-def _step_status(state: ExecutionState, name: str) -> str:
-    command = state.commands.get(f"{name}#{state.runs[name]}")
+def _step_view(state: ExecutionState, name: str, run: int) -> dict[str, Any]:
+    view: dict[str, Any] = {"runs": run, "status": _step_status(state, name, run)}
+    stage = state.loop_state.get(name)
+    if stage is not None:
+        view["loop"] = {"total": stage.total, "done": stage.done, "failed": stage.failed}
+    return view
+
+
+def _step_status(state: ExecutionState, name: str, run: int) -> str:
+    """Of the last run of a step."""
+    command = state.commands.get(f"{name}#{run}")
     if command is not None:
         return str(command.status)
+    if name in state.loop_state:
+        return "running"
     result = state.step_results.get(name)
-    if result is not None and result.status == "error":
+    if result is not None and result.run == run and result.status == "error":
         return "failed"
-    return "completed" if name in state.completed_steps else "deciding"
+    return "completed" if state.completed_steps.get(name) == run else "deciding"
 
 
 def row_view(row: ExecutionRow) -> dict[str, object]:
