@@ -24,8 +24,8 @@ class Caller:
         self._tools = parts.tools
         self._credentials = parts.credentials
         self._owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
-        self.sink = PayloadBodySink(parts.payloads, **self._owner)
         self._redactor = Redactor()
+        self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **self._owner)
         self._has_seen_secrets = False
 
     async def run(self, kind: str, call: ToolCall) -> ToolResult:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote
 
+from noetl.core.errors import Failure, ToolFailed
 from noetl.core.secret import HIDDEN, Secret
 from noetl.ports.secrets import Credential
 
@@ -68,6 +69,21 @@ class Redactor:
             self._needles = tuple(sorted(found.union(self._needles)))
             self._shortest = min(map(len, self._needles))
             self._pattern = None
+
+    async def guarded(self, chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        """The chunks of a stream that holds no secret.  One that does is refused as a whole: what goes by in pieces
+        cannot be scrubbed, and what was stored cannot be taken back."""
+        needles = [needle.encode("utf-8", "surrogatepass") for needle in self._needles]
+        kept = max(map(len, needles), default=1) - 1
+        tail = b""
+        async for chunk in chunks:
+            if needles:
+                seen = tail + chunk
+                if any(needle in seen for needle in needles):
+                    message = "the answer holds a credential and is too large to be scrubbed: it was not stored"
+                    raise ToolFailed(Failure(kind="storage_access", code="SECRET_IN_BODY", message=message))
+                tail = seen[-kept:] if kept else b""
+            yield chunk
 
     def scrub(self, value: object) -> object:
         """The value with every secret replaced; keys of mappings too."""
