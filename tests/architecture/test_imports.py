@@ -85,7 +85,7 @@ def test_importing_the_package_loads_no_heavy_module() -> None:
     [
         ("src/noetl/core/event.py", "from noetl.ports.clock import Clock"),
         ("src/noetl/core/event.py", "from noetl import engine"),
-        ("src/noetl/core/playbook/parse.py", "from ...ports import clock"),
+        ("src/noetl/core/playbook/compile.py", "from ...ports import clock"),
         ("src/noetl/ports/ledger.py", "from noetl.engine.append import Append"),
         ("src/noetl/engine/append.py", "from noetl.adapters.postgres.ledger import Ledger"),
         ("src/noetl/engine/append.py", "import noetl.settings"),
@@ -113,7 +113,7 @@ def test_a_wrong_direction_is_found(path: str, text: str) -> None:
     ("path", "text"),
     [
         ("src/noetl/core/event.py", "from noetl.core.ids import ExecutionId"),
-        ("src/noetl/core/playbook/parse.py", "from . import model\nfrom ..errors import PlaybookInvalid"),
+        ("src/noetl/core/playbook/compile.py", "from . import model\nfrom ..errors import PlaybookInvalid"),
         (
             "src/noetl/engine/append.py",
             "from noetl.ports.ledger import Ledger\nfrom noetl.core import limits",

@@ -269,9 +269,12 @@ def test_text_that_is_no_template_stays_as_it_is_with_a_warning_and_the_rest_is_
     names: dict[str, Any] = {"n": 1}
     assert render_value(found.input, names) == {"awk": "{{ print $1 ", "n": 2, "l": [1, 1, {"x": "{{ }"}]}
     assert found.input.roots == {"n"}
-    ((code, message),) = warned(workflow(f"- {{step: s, tool: {tool}}}"))
-    assert code == "template_invalid"
-    assert message.startswith("step 's', task 's_task', field 'input': ")
+    found_here = warned(workflow(f"- {{step: s, tool: {tool}}}"))
+    assert [code for code, _ in found_here] == ["template_invalid", "template_invalid"]
+    assert [message.partition(": ")[0] for _, message in found_here] == [
+        "step 's', task 's_task', field 'input.awk'",
+        "step 's', task 's_task', field 'input.l.2.x'",
+    ]
 
 
 @pytest.mark.parametrize("code", ["print(f'{{x}} {{ a b }}')", "d = '{{ x.format() }}'", "s = '{% nope %}'"])

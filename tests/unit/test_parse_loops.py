@@ -196,8 +196,6 @@ REJECTED = [
     ("frame_policy", "loop.spec.frame_policy.max_attempts must be", spec("{frame_policy: {max_attempts: »0}}")),
     ("frame_policy", "from 1 to 100, not 101", spec("{frame: {max_attempts: »101}}")),
     ("frame_policy", "unknown loop.spec.frame.retry_mode 'rows'", spec("{frame: {retry_mode: »rows}}")),
-    ("template_invalid", "field 'in'", '{in: »"{{ rows", iterator: row}'),
-    ("template_invalid", "field 'max_in_flight'", spec('{mode: parallel, max_in_flight: »"{{ n"}')),
     ("server_random", "'in': the filter random is not allowed", '{in: »"{{ [1, 2] | random }}", iterator: row}'),
 ]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from noetl.core.errors import Problem
-from tests.support.playbooks import FILE, document, problems, workflow
+from tests.support.playbooks import FILE, compiled, document, problems, workflow
 
 
 class Rejected(NamedTuple):
@@ -278,12 +278,7 @@ STEPS = [
     ),
     step("set_shape", "arc set must be a mapping", "- {step: load, next: {arcs: [{step: end, set: »[1]}]}}"),
     # --- templates
-    step("template_invalid", "field 'when'", "- {step: load, next: {arcs: [{step: end, when: »'{{ a b }}'}]}}"),
-    step("template_invalid", "field 'when'", "- {step: load, next: {arcs: [{step: end, when: »''}]}}"),
-    step("template_invalid", "field 'set.rows'", "- {step: load, next: end, set: {rows: »'{{ }'}}"),
-    step("template_invalid", "field 'set.n'", "- {step: load, next: [{step: end, set: {n: »'{{ 1 +'}}]}"),
     step("template_refused", "field 'set.n'", "- {step: load, next: end, set: {n: »'{{ x.format() }}'}}"),
-    step("template_invalid", "field 'set.n'", "- {step: load, tool: {kind: noop, set: {n: »'{{ 1 +'}}}"),
     step(
         "template_refused",
         "task 'load_task', field 'url'",
@@ -322,6 +317,15 @@ RULES = [
     rule("set_shape", "set must be a mapping", "{when: true, then: {do: retry, set: »[1]}}"),
     rule("set_shape", "set_ctx must be a mapping", "{when: true, then: {do: retry, set_ctx: »1}}"),
     rule("retired_task_key", "then.set_vars is retired, use set", "{when: true, then: {do: retry, set_vars: »{}}}"),
+]
+
+# Text that is no template may be meant as it stands, or never be reached: it is told, and what evaluates it fails.
+TEMPLATES = [
+    step("template_invalid", "field 'when'", "- {step: load, next: {arcs: [{step: end, when: »'{{ a b }}'}]}}"),
+    step("template_invalid", "field 'when'", "- {step: load, next: {arcs: [{step: end, when: »''}]}}"),
+    step("template_invalid", "field 'set.rows'", "- {step: load, next: end, set: {rows: »'{{ }'}}"),
+    step("template_invalid", "field 'set.n'", "- {step: load, next: [{step: end, set: {n: »'{{ 1 +'}}]}"),
+    step("template_invalid", "field 'set.n'", "- {step: load, tool: {kind: noop, set: {n: »'{{ 1 +'}}}"),
     rule("template_invalid", "field 'when'", "{when: »'{{ a b }}', then: {do: retry}}"),
     rule("template_invalid", "field 'attempts'", "{when: true, then: {do: retry, attempts: »'{{ 1 +'}}"),
     rule("template_invalid", "field 'delay'", "{when: true, then: {do: retry, delay: »'{{ 1 +'}}"),
@@ -361,8 +365,15 @@ def test_a_rejection_names_the_step(item: Rejected) -> None:
 @pytest.mark.parametrize("item", RULES, ids=named)
 def test_a_rejection_of_a_task_names_the_task(item: Rejected) -> None:
     text, _, _ = placed(item.text)
-    if item.code != "template_invalid":
-        assert all("'pull'" in problem.message for problem in problems(text))
+    assert all("'pull'" in problem.message for problem in problems(text))
+
+
+@pytest.mark.parametrize("item", TEMPLATES, ids=named)
+def test_text_that_is_no_template_is_a_warning_with_its_place(item: Rejected) -> None:
+    text, line, column = placed(item.text)
+    (found,) = (problem for problem in compiled(text).warnings if problem.code == item.code)
+    assert item.says in found.message
+    assert (found.step, found.line, found.column) == ("load", line, column)
 
 
 def test_a_long_or_unprintable_step_name_is_refused() -> None:
@@ -392,13 +403,13 @@ def test_all_errors_are_found_at_once() -> None:
     ]
 
 
-def test_errors_of_templates_are_found_at_once_too() -> None:
+def test_templates_that_are_refused_are_found_at_once_too() -> None:
     text = workflow(
         """
         - step: a
-          set: {x: "{{ 1 +"}
-          next: [{step: end, when: "{{ ("}]
-        - {step: b, tool: {kind: noop, set: {y: "{{ }"}}}
+          set: {x: "{{ 'a'.format() }}"}
+          next: [{step: end, when: "{{ x.__class__ }}"}]
+        - {step: b, tool: {kind: noop, set: {y: "{{ y.format() }}"}}}
         """
     )
     assert [problem.field for problem in problems(text)] == ["when", "x", "y"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from noetl.core.playbook.model import Playbook
-from noetl.core.playbook.parse import ParsedPlaybook, parse_playbook
+from noetl.core.playbook.reading.root import ParsedPlaybook, parse_playbook
 from tests.support.playbooks import FILE, INSTALLED, document, workflow
 
 ONE = "workflow: [{step: a, next: end}]"

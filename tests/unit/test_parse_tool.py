@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 from noetl.core.playbook.model import Action, Rule, Task
-from noetl.core.playbook.parse import ParsedPlaybook, parse_playbook
+from noetl.core.playbook.reading.root import ParsedPlaybook, parse_playbook
 from tests.support.playbooks import FILE, INSTALLED, workflow
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from noetl.core.limits import RETRY_WAIT_SECONDS_MAX
-from noetl.core.playbook.tasks import BACKOFFS
+from noetl.core.playbook.reading.policy import BACKOFFS
 from noetl.engine.work.pipeline import retry_delay
 
 

@@ -114,7 +114,7 @@ def atoms_of(
 ) -> AtomPlan:
     """Split a template.  `condition` says that only the truth (dsl §5.2) of its value matters."""
     whole = AtomPlan(atoms=(), residual=template, evaluable=True)
-    if template.kind == "literal":
+    if template.kind in ("literal", "broken"):
         return whole
     if template.needs_child or template.uses_random:
         return replace(whole, evaluable=False)

@@ -50,7 +50,9 @@ _EVALUATION_ERRORS = (
 )
 _INTERNAL_NAME = re.compile(r"\b_(\w+\(\))")
 
-Kind = Literal["literal", "expression", "text"]
+Place = tuple[str | int, ...]
+Instead = Callable[[str, Place, NoetlError], "Template"]
+Kind = Literal["literal", "expression", "text", "broken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def parse_count() -> int:
 def compile_template(source: str) -> Template:
     """Compile a YAML string.  Raises TemplateInvalid, or TemplateRefused for what is never available."""
     if not any(mark in source for mark in _SYNTAX):
-        return Template(source, "literal", _value=source)
+        return literal_template(source)
     return _compile_cached(source) if len(source) <= TEMPLATE_CACHED_CHARS_MAX else _compile(source)
 
 
@@ -92,6 +94,20 @@ def compile_condition(source: str | bool) -> Template:
     if template.kind != "expression":
         raise TemplateInvalid("line 1: a condition is one expression")
     return template
+
+
+def broken_template(source: str, reason: str) -> Template:
+    """Stands for text that is no template: whoever evaluates it fails with the reason."""
+
+    def program(_: Evaluation) -> object:
+        raise TemplateFailed(reason)
+
+    return Template(source, "broken", _program=program)
+
+
+def literal_template(source: str) -> Template:
+    """Text that is left as it is, whatever braces it holds."""
+    return Template(source, "literal", _value=source)
 
 
 def free_names(source: str) -> frozenset[str]:
@@ -264,10 +280,19 @@ class CompiledValue:
     uses_now: bool = field(compare=False)
     _shape: object = field(compare=False, repr=False)
 
+    def template_at(self, path: tuple[str | int, ...]) -> Template:
+        """The template that a text of the value was compiled to."""
+        found: Any = self._shape
+        for key in path:
+            found = found[key]
+        assert isinstance(found, Template)
+        return found
 
-def compile_value(value: object) -> CompiledValue:
-    """Compile every string of a YAML value.  An error names the place inside the value."""
-    shape = _shape(value, "")
+
+def compile_value(value: object, *, instead: Instead | None = None) -> CompiledValue:
+    """Compile every string of a YAML value.  An error names the place inside the value; with `instead` a text that is
+    no template, or one that is refused, becomes what that makes of it, of its place and of the error."""
+    shape = _shape(value, (), instead)
     templates = list(_templates(shape))
     return CompiledValue(
         source=value,
@@ -285,17 +310,23 @@ def render_value(value: CompiledValue, names: Mapping[str, object], **options: A
     return _rendered(value._shape, names, options)
 
 
-def _shape(value: object, place: str) -> object:
+def _shape(value: object, place: Place, instead: Instead | None) -> object:
     if isinstance(value, str):
         try:
             return compile_template(value)
         except (TemplateInvalid, TemplateRefused) as error:
-            raise type(error)(f"{place.lstrip('.')}: {error}" if place else str(error)) from error
+            if instead is not None:
+                return instead(value, place, error)
+            raise type(error)(f"{_written(place)}: {error}" if place else str(error)) from error
     if isinstance(value, Mapping):
-        return {key: _shape(item, f"{place}.{key}") for key, item in value.items()}
+        return {key: _shape(item, (*place, key), instead) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_shape(item, f"{place}[{index}]") for index, item in enumerate(value)]
+        return [_shape(item, (*place, index), instead) for index, item in enumerate(value)]
     return normalise(value)
+
+
+def _written(place: Place) -> str:
+    return "".join(f"[{key}]" if isinstance(key, int) else f".{key}" for key in place).lstrip(".")
 
 
 def _templates(shape: object) -> Iterator[Template]:

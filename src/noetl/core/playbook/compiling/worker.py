@@ -1,0 +1,102 @@
+"""What the worker renders: the fields, rules and writes of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from noetl.core.playbook.compiled import Assignment, CompiledRule, CompiledTask
+from noetl.core.playbook.compiling.texts import Templates, target_of
+from noetl.core.playbook.document import Findings, Path
+from noetl.core.playbook.model import Rule, Step, Task
+from noetl.core.playbook.needs import Needs, mentions_of, needs_of
+
+# Fields that are templates only if they parse as one: program text legitimately contains braces.
+LENIENT_FIELDS: Mapping[str, frozenset[str]] = {"python": frozenset(("code",))}
+
+
+class WorkerCompiler:
+    def __init__(self, findings: Findings) -> None:
+        self._findings = findings
+
+    def tasks(self, step: Step) -> tuple[CompiledTask, ...]:
+        labels = {task.label: number for number, task in enumerate(step.tasks)}
+        return tuple(self._task(step, task, labels) for task in step.tasks)
+
+    def _task(self, step: Step, task: Task, labels: Mapping[str, int]) -> CompiledTask:
+        templates = Templates(self._findings, step, task)
+        lenient = LENIENT_FIELDS.get(task.kind, frozenset())
+        fields = {
+            name: templates.text(value, (*task.place, name), is_program=name in lenient)
+            for name, value in task.config.items()
+            if value is not None
+        }
+        timeout = task.timeout
+        return CompiledTask(
+            label=task.label,
+            kind=task.kind,
+            fields=fields,
+            lenient=lenient,
+            input=templates.text(dict(task.input), (*task.place, "input")),
+            sets=_sets(templates, task.set, (*task.place, "set"), bare="local"),
+            rules=tuple(_rule(templates, rule, labels[task.label], labels) for rule in task.rules),
+            fails_unmatched=task.fails_unmatched,
+            timeout=None if timeout is None else templates.text(timeout, (*task.place, "timeout")),
+        )
+
+
+def _sets(templates: Templates, block: Mapping[str, object], place: Path, *, bare: str) -> tuple[Assignment, ...]:
+    assignments = []
+    for name, value in block.items():
+        scope, path = target_of(name, bare=bare)
+        compiled = templates.value(value, (*place, name))
+        assignments.append(Assignment(scope=scope, path=path, value=compiled))
+    return tuple(assignments)
+
+
+def _rule(templates: Templates, rule: Rule, number: int, labels: Mapping[str, int]) -> CompiledRule:
+    to = None
+    if rule.to is not None:
+        to = max(number - 1, 0) if rule.to in ("previous", "prev") else labels[rule.to]
+    then = (*rule.place, "then")
+    when = None
+    if rule.when is not None:
+        assert isinstance(rule.when, str | bool)
+        when = templates.condition(rule.when, (*rule.place, "when"))
+    return CompiledRule(
+        when=when,
+        do=rule.do,
+        attempts=templates.value(rule.attempts, (*then, "attempts")),
+        backoff=rule.backoff,
+        delay=None if rule.delay is None else templates.value(rule.delay, (*then, "delay")),
+        to=to,
+        sets=_sets(templates, rule.set, (*then, "set"), bare="ctx"),
+    )
+
+
+def needs_of_tasks(tasks: Iterable[CompiledTask]) -> Needs:
+    """Which names a step's command must carry."""
+    needs = needs_of(mention for task in tasks for mention in _mentions(task))
+    if any(task.kind == "python" and "context" in _code(task) for task in tasks):
+        return Needs(names=needs.names, everything=True)
+    return needs
+
+
+def _code(task: CompiledTask) -> str:
+    code = task.fields.get("code")
+    return "" if code is None else str(code.source)
+
+
+def _mentions(task: CompiledTask) -> Iterator[tuple[str, ...]]:
+    values = [*task.fields.values(), task.input, *(a.value for a in task.sets)]
+    for assignment in (*task.sets, *(a for rule in task.rules for a in rule.sets)):
+        # Whoever writes a part of a value must know the rest: the whole may have to be stored anew.
+        if assignment.scope == "ctx" and len(assignment.path) > 1:
+            yield ("ctx", assignment.path[0])
+    for rule in task.rules:
+        if rule.when is not None:
+            yield from mentions_of(rule.when)
+        values += [a.value for a in rule.sets] + [rule.attempts] + ([rule.delay] if rule.delay else [])
+    if task.timeout is not None:
+        values.append(task.timeout)
+    for value in values:
+        yield from mentions_of(value)
