@@ -9,7 +9,7 @@ import json
 import pytest
 
 from noetl.core.expression import compile_value, render_value
-from noetl.engine.work.outcome import TaskOutcome, error_document
+from noetl.engine.work.pipeline.outcome import TaskOutcome, error_document
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
 from tests.support.sql import Sql, credential, login, new_tool, running_sql, tool_call

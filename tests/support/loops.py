@@ -24,7 +24,7 @@ from noetl.core.reference import Result
 from noetl.engine.control.facts import abandoned, claim_draft, exhausted, fact_draft
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import failed_view, loop_records, loop_result
-from noetl.engine.work.outcome import atom_document, error_document, recorded_error
+from noetl.engine.work.pipeline.outcome import atom_document, error_document, recorded_error
 from noetl.ports.session import Fact
 from tests.support.playbooks import JsonObject, Simulated, address_of, graph, step
 

@@ -29,7 +29,7 @@ from noetl.core.limits import ATOM_BYTES_MAX
 from noetl.core.playbook.compile import compile_playbook
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import MEDIA_JSON, Payload, Result, address
-from noetl.engine.work.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.work.pipeline.outcome import TaskOutcome, atom_document, recorded_error
 
 FILE = "demo.yaml"
 INSTALLED = frozenset(("noop", "python"))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from noetl.core.limits import RETRY_WAIT_SECONDS_MAX
 from noetl.core.playbook.reading.policy import BACKOFFS
-from noetl.engine.work.pipeline import retry_delay
+from noetl.engine.work.pipeline.retry import retry_delay
 
 
 @pytest.mark.parametrize(

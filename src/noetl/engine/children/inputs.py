@@ -26,7 +26,7 @@ from noetl.engine.control.batch import Batch, Cause
 from noetl.engine.control.inputs import CancelInput, Turn
 from noetl.engine.control.states import Held
 from noetl.engine.starting import Prepared
-from noetl.engine.work.outcome import recorded_error
+from noetl.engine.work.pipeline.outcome import recorded_error
 from noetl.ports.session import Fact
 
 # What can be recorded when a task wants to start another playbook.

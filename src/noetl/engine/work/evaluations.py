@@ -29,7 +29,7 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.results import failed_view, loop_records, loop_result, loop_summary
 from noetl.engine.work.collections import store_rows
 from noetl.engine.work.facts import Facts
-from noetl.engine.work.outcome import atom_document, recorded_error
+from noetl.engine.work.pipeline.outcome import atom_document, recorded_error
 from noetl.ports.clock import Clock
 from noetl.ports.session import CommandMessage, Fact
 from noetl.ports.tool import Renderer

@@ -14,8 +14,8 @@ from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import pipeline_result
-from noetl.engine.work.outcome import TaskOutcome, atom_document, recorded_error
-from noetl.engine.work.pipeline import Ended
+from noetl.engine.work.pipeline.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.work.pipeline.run import Ended
 from noetl.ports.clock import Clock
 from noetl.ports.session import CommandMessage, Fact
 

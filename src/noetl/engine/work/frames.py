@@ -20,9 +20,10 @@ from noetl.engine.results import Record
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.collections import rows_between
 from noetl.engine.work.facts import Facts
-from noetl.engine.work.outcome import error_document, recorded_error
 from noetl.engine.work.parts import WorkerParts
-from noetl.engine.work.pipeline import Ended, Pipeline, RowScope, Run
+from noetl.engine.work.pipeline.interpreter import Pipeline
+from noetl.engine.work.pipeline.outcome import error_document, recorded_error
+from noetl.engine.work.pipeline.run import Ended, RowScope, Run
 from noetl.ports.session import CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")

@@ -21,7 +21,8 @@ from noetl.engine.work.facts import Facts, failed, stopped
 from noetl.engine.work.frames import FrameRun
 from noetl.engine.work.names import NameBuilder
 from noetl.engine.work.parts import WorkerParts
-from noetl.engine.work.pipeline import Pipeline, Run
+from noetl.engine.work.pipeline.interpreter import Pipeline
+from noetl.engine.work.pipeline.run import Run
 from noetl.engine.work.running import Running, Work
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact
 

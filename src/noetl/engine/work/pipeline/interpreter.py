@@ -6,9 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
@@ -16,11 +14,8 @@ from noetl.core.execution.writes import nested
 from noetl.core.expression import (
     CompiledValue,
     Scope,
-    Template,
     is_true,
     plain,
-    render,
-    render_value,
     view_of,
 )
 from noetl.core.limits import (
@@ -29,7 +24,6 @@ from noetl.core.limits import (
     RETRY_WAIT_SECONDS_MAX,
     TASK_TIMEOUT_SECONDS_BY_KIND,
     TASK_TIMEOUT_SECONDS_DEFAULT,
-    TEMPLATE_SECONDS_MAX,
     WARNINGS_MAX,
 )
 from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
@@ -37,69 +31,17 @@ from noetl.core.playbook.model import Action
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, child_request
 from noetl.engine.work.names import plain_context
-from noetl.engine.work.outcome import TaskOutcome
 from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.pipeline.outcome import TaskOutcome
+from noetl.engine.work.pipeline.rendering import Rendering
+from noetl.engine.work.pipeline.retry import retry_delay, seconds_of
+from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait
 from noetl.ports.session import CommandMessage
 from noetl.ports.tool import ToolCall
 
 # For these tools the keys of `input` are arguments, not names of the templates around them.
 _INPUT_IS_PRIVATE = frozenset(("python", "playbook", "workbook"))
 _LOG_TASKS_MAX = 20
-
-
-@dataclass(slots=True)
-class Wait:
-    """A retry that is too far away to hold a slot for."""
-
-    delay_seconds: float
-    task: str
-
-
-@dataclass(slots=True)
-class Run:
-    """The memory of one pipeline run; what a resume point keeps and gives back."""
-
-    index: int = 0
-    attempts: dict[str, int] = field(default_factory=dict)
-    order: list[str] = field(default_factory=list)
-    results: dict[str, object] = field(default_factory=dict)
-    failures: dict[str, dict[str, object]] = field(default_factory=dict)
-    scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
-    writes: list[dict[str, Any]] = field(default_factory=list)
-    executed: int = 0
-    child: ChildOutcome | None = None
-    """What became of the execution that the task at `index` started; it goes on with that."""
-
-    def to_json(self) -> dict[str, object]:
-        return {
-            name: getattr(self, name)
-            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed")
-        }
-
-
-@dataclass(slots=True)
-class Ended:
-    """How a pipeline ended."""
-
-    run: Run
-    failure: Failure | None = None
-    wait: Wait | None = None
-    child: ChildRequest | None = None
-    last: TaskOutcome | None = None
-    variables: dict[str, object] = field(default_factory=dict)
-    tasks: list[dict[str, object]] = field(default_factory=list)
-    stdout: str = ""
-    warnings: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class RowScope:
-    """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
-    these names, and the context is at hand."""
-
-    names: Mapping[str, object]
-    variables: dict[str, object]
-    caller: Caller
 
 
 class _Stop(Exception):
@@ -130,7 +72,6 @@ class Pipeline:
     ) -> None:
         self._session = parts.session
         self._caller = row.caller if row is not None else Caller(parts, message)
-        self._renderer = parts.renderer
         self._clock = parts.clock
         self._message = message
         self._playbook = playbook
@@ -140,6 +81,9 @@ class Pipeline:
         # The claim of a frame is confirmed before its first row.
         self._is_confirmed = row is not None
         self._ended = Ended(run)
+        self._rendering = Rendering(
+            parts, message, strict=playbook.playbook.strict_templates, warnings=self._ended.warnings
+        )
         self._run = run
         self._variables = _mapping(plain(names["ctx"])) if row is None else row.variables
 
@@ -313,7 +257,7 @@ class Pipeline:
         default = self._playbook.playbook.task_timeout_seconds or usual
         if task.timeout is None:
             return default
-        return _seconds(await self._value(task.timeout, task, "timeout"), default)
+        return seconds_of(await self._value(task.timeout, task, "timeout"), default)
 
     # --- policy --------------------------------------------------------------------------------------------
 
@@ -340,7 +284,7 @@ class Pipeline:
             if rule.when is None:
                 return rule
             try:
-                if is_true(await self._render(rule.when, self._names)):
+                if is_true(await self._rendering.render(rule.when, self._names)):
                     return rule
             except TemplateFailed as error:
                 self._warn(self._place(task, f"a rule's condition failed: {error}"))
@@ -362,7 +306,7 @@ class Pipeline:
             raise _Stop(
                 outcome.failure or Failure(kind="policy", message=f"task {task.label!r} was tried {attempt} times")
             )
-        explicit = None if rule.delay is None else _seconds(await self._value(rule.delay, task, "delay"), 1.0)
+        explicit = None if rule.delay is None else seconds_of(await self._value(rule.delay, task, "delay"), 1.0)
         delay = retry_delay(rule.backoff, explicit, attempt)
         if outcome.failure is not None and outcome.failure.retry_after is not None:
             delay = min(max(delay, outcome.failure.retry_after), RETRY_WAIT_SECONDS_MAX)
@@ -408,28 +352,9 @@ class Pipeline:
         names: Mapping[str, object] | None = None,
     ) -> Any:
         try:
-            return await self._render(value, self._names if names is None else names)
+            return await self._rendering.render(value, self._names if names is None else names)
         except TemplateFailed as error:
             raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
-
-    async def _render(self, value: CompiledValue | Template, names: Mapping[str, object]) -> object:
-        strict = self._playbook.playbook.strict_templates
-        if value.needs_child:
-            chosen = {root: names[root] for root in value.roots if root in names}
-            return await self._renderer.render(
-                value.source,
-                chosen,
-                now=self._clock.now(),
-                timeout_seconds=TEMPLATE_SECONDS_MAX,
-                tenant=self._message.tenant_id,
-                organization=self._message.organization_id,
-                strict=strict,
-            )
-        warnings = self._ended.warnings if len(self._ended.warnings) < WARNINGS_MAX else None
-        now = self._clock.now() if value.uses_now else None
-        if isinstance(value, Template):
-            return render(value, names, now=now, strict=strict, warnings=warnings)
-        return render_value(value, names, now=now, strict=strict, warnings=warnings)
 
     def _warn(self, message: str) -> None:
         if len(self._ended.warnings) < WARNINGS_MAX:
@@ -443,37 +368,6 @@ class Pipeline:
             if outcome.failure is not None:
                 entry["error"] = outcome.failure.kind
             self._ended.tasks.append(entry)
-
-
-def retry_delay(backoff: str | None, explicit: float | None, failed_attempts: int) -> float:
-    """Seconds before the next attempt (dsl §5.2)."""
-    if backoff in (None, "none"):
-        delay = explicit or 0.0
-    elif backoff == "linear":
-        delay = (1.0 if explicit is None else explicit) * failed_attempts
-    elif backoff == "exponential":
-        delay = (1.0 if explicit is None else explicit) * 2.0 ** min(failed_attempts - 1, 30)
-    else:
-        delay = 1.0 if explicit is None else explicit
-    return min(max(delay, 0.0), RETRY_WAIT_SECONDS_MAX)
-
-
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def _seconds(value: object, default: float) -> float:
-    """A number of seconds, or text such as `30s`, `5m`."""
-    if isinstance(value, bool) or value is None:
-        return default
-    if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) and value >= 0 else default
-    text = str(value).strip()
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
-    try:
-        number = float(text.removesuffix(unit))
-    except ValueError as error:
-        raise ToolFailed(Failure(kind="config", message=f"{text!r} is not a time in seconds")) from error
-    return number * _UNITS.get(unit, 1.0)
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -1,0 +1,67 @@
+"""The memory of a pipeline run and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from noetl.core.errors import Failure
+from noetl.engine.work.calling.caller import Caller
+from noetl.engine.work.children import ChildOutcome, ChildRequest
+from noetl.engine.work.pipeline.outcome import TaskOutcome
+
+
+@dataclass(slots=True)
+class Wait:
+    """A retry that is too far away to hold a slot for."""
+
+    delay_seconds: float
+    task: str
+
+
+@dataclass(slots=True)
+class Run:
+    """The memory of one pipeline run; what a resume point keeps and gives back."""
+
+    index: int = 0
+    attempts: dict[str, int] = field(default_factory=dict)
+    order: list[str] = field(default_factory=list)
+    results: dict[str, object] = field(default_factory=dict)
+    failures: dict[str, dict[str, object]] = field(default_factory=dict)
+    scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
+    writes: list[dict[str, Any]] = field(default_factory=list)
+    executed: int = 0
+    child: ChildOutcome | None = None
+    """What became of the execution that the task at `index` started; it goes on with that."""
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            name: getattr(self, name)
+            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed")
+        }
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a pipeline ended."""
+
+    run: Run
+    failure: Failure | None = None
+    wait: Wait | None = None
+    child: ChildRequest | None = None
+    last: TaskOutcome | None = None
+    variables: dict[str, object] = field(default_factory=dict)
+    tasks: list[dict[str, object]] = field(default_factory=list)
+    stdout: str = ""
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class RowScope:
+    """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
+    these names, and the context is at hand."""
+
+    names: Mapping[str, object]
+    variables: dict[str, object]
+    caller: Caller
