@@ -17,7 +17,7 @@ from noetl.core.codec import canonical_bytes
 from noetl.core.errors import Failure
 from noetl.core.event import Event
 from noetl.core.execution.context import command_body
-from noetl.core.execution.loops import CannotLoop, rows_of
+from noetl.core.execution.looping.loops import CannotLoop, rows_of
 from noetl.core.execution.state import Command, CommandStatus, Frame, Stage
 from noetl.core.expression import OutputView, plain, render_value, view_of
 from noetl.core.reference import Result

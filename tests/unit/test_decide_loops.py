@@ -8,8 +8,8 @@ from noetl.core import kinds
 from noetl.core.codec import canonical_json
 from noetl.core.errors import Failure
 from noetl.core.event import Draft, Event
-from noetl.core.execution import loops
 from noetl.core.execution.decide import decide
+from noetl.core.execution.looping import loops
 from noetl.core.execution.state import CommandStatus, Entry, Status
 from noetl.core.limits import FRAME_MS_AIM, FRAME_ROWS_MAX, LOOP_IN_FLIGHT_MAX
 from noetl.core.reference import Result

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
-from noetl.core.execution import children, lifecycle, loops
+from noetl.core.execution import children, lifecycle
 from noetl.core.execution.arcs import Routing, route
 from noetl.core.execution.evolve import evolve
+from noetl.core.execution.looping import loops
 from noetl.core.execution.state import ExecutionState, Pending, Stage
 from noetl.core.execution.values import NeedsWorker, Scene
 from noetl.core.playbook.compiled import CompiledPlaybook

@@ -10,9 +10,10 @@ from typing import Any
 from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
-from noetl.core.execution import children, lifecycle, stages
+from noetl.core.execution import children, lifecycle
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
-from noetl.core.execution.stages import answered, entered, opening
+from noetl.core.execution.looping import stages
+from noetl.core.execution.looping.stages import answered, entered, opening
 from noetl.core.execution.state import (
     Command,
     CommandStatus,

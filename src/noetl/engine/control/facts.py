@@ -9,7 +9,7 @@ from noetl.core import kinds
 from noetl.core.errors import EnvelopeInvalid, RequestInvalid
 from noetl.core.event import Draft
 from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
-from noetl.core.execution.stages import WHOLE_FRAME
+from noetl.core.execution.looping.stages import WHOLE_FRAME
 from noetl.core.execution.state import Command, ExecutionState, Frame
 from noetl.core.limits import COMMAND_ATTEMPTS_MAX
 from noetl.ports.session import Fact

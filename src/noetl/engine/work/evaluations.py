@@ -9,7 +9,7 @@ from typing import Any
 from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import Failure, TemplateFailed
-from noetl.core.execution.loops import CannotLoop, rows_of
+from noetl.core.execution.looping.loops import CannotLoop, rows_of
 from noetl.core.execution.values import event_view
 from noetl.core.expression import (
     Atom,

@@ -1,0 +1,1 @@
+"""Loops: what the router decides about them, and the fold of their stages and frames."""
