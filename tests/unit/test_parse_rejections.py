@@ -76,11 +76,6 @@ ROOT = [
     ),
     Rejected(
         "unsupported",
-        "'workbook' is not supported by this release",
-        document("workbook: »{x: {tool: {kind: noop}}}\nworkflow: [{step: a, next: end}]"),
-    ),
-    Rejected(
-        "unsupported",
         "'limits' is not supported by this release",
         document("limits: »{api: {rate: 50/s}}\nworkflow: [{step: a, next: end}]"),
     ),
@@ -205,9 +200,20 @@ STEPS = [
     ),
     step("retired_task_key", "'set_vars' is retired, use set", "- {step: load, tool: {kind: noop, set_vars: »{}}}"),
     step(
-        "unsupported",
-        "tool-level retry is not supported by this release",
-        "- {step: load, tool: {kind: noop, retry: »{max_attempts: 3}}}",
+        "retry_shape",
+        "retry must be a mapping with max_attempts",
+        "- {step: load, tool: {kind: noop, retry: »often}}",
+    ),
+    step(
+        "retry_shape",
+        "retry.retry_on must be a list",
+        "- {step: load, tool: {kind: noop, retry: {retry_on: »{a: 1}}}}",
+    ),
+    step("backoff", "unknown backoff 'wild'", "- {step: load, tool: {kind: noop, retry: {backoff: »wild}}}"),
+    step(
+        "connection_field",
+        "task 'load_task': 'db_host' is not for a playbook",
+        "- {step: load, tool: {kind: postgres, auth: x, query: select 1, db_host: »x}}",
     ),
     step("input_shape", "task 'load_task': input must be a mapping", "- {step: load, tool: {kind: noop, input: »[1]}}"),
     step("set_shape", "task 'load_task': set must be a mapping", "- {step: load, tool: {kind: noop, set: »[1]}}"),

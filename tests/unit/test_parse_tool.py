@@ -53,7 +53,7 @@ def test_a_kind_is_matched_in_any_case(kind: str) -> None:
     assert tasks(f"{{kind: {kind}}}")[0].kind == "http"
 
 
-@pytest.mark.parametrize("kind", ["postgres", "workbook", "agent", "task_sequence"])
+@pytest.mark.parametrize("kind", ["postgres", "agent", "task_sequence"])
 def test_a_kind_of_the_language_that_is_not_installed_passes_with_a_warning(kind: str) -> None:
     ((code, message),) = warned(f"{{kind: {kind}}}")
     assert code == "unsupported_kind"

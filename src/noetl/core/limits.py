@@ -8,6 +8,7 @@ DOCUMENT_BYTES_MAX = 1_000_000
 DOCUMENT_DEPTH_MAX = 32
 DOCUMENT_ALIASES_MAX = 100
 DOCUMENT_NODES_MAX = 200_000
+WORKBOOK_ENTRIES_MAX = 1_000
 
 # --- templates -------------------------------------------------------------------------------------------
 TEMPLATE_CHARS_MAX = 256_000

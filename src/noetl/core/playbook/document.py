@@ -6,7 +6,7 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from typing import Any
 
@@ -242,3 +242,36 @@ class Findings:
             if key not in known:
                 hint = self.suggestion(key, known)
                 self.warn("unknown_key", f"{where}: unknown key {key!r} is ignored{hint}", (*path, key), step=step)
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A part of a document that findings are about: how it is called, and where it stands."""
+
+    findings: Findings
+    name: str
+    place: Path
+    step: str | None = None
+
+    def at(self, *keys: str | int) -> Spot:
+        """The same part under the same name, seen from one of its keys."""
+        return replace(self, place=(*self.place, *keys))
+
+    def part(self, name: str) -> Spot:
+        """The same place, with a word for the part of it that is meant."""
+        return replace(self, name=f"{self.name}, {name}")
+
+    def error(self, code: str, message: str, *keys: str | int) -> None:
+        self.findings.error(code, f"{self.name}: {message}", (*self.place, *keys), step=self.step)
+
+    def warn(self, code: str, message: str, *keys: str | int) -> None:
+        self.findings.warn(code, f"{self.name}: {message}", (*self.place, *keys), step=self.step)
+
+    def warn_unknown(self, entry: Mapping[str, object], known: frozenset[str]) -> None:
+        """A key that nobody reads is a slip of the pen more often than not."""
+        for key in entry:
+            if key not in known:
+                self.warn("unknown_key", f"unknown key {key!r} is ignored{self.near(key, known)}", key)
+
+    def near(self, word: str, known: Iterable[str]) -> str:
+        return self.findings.suggestion(word, known)

@@ -9,17 +9,12 @@ from dataclasses import dataclass
 
 from noetl.core.expression import to_text
 from noetl.core.limits import SQL_STATEMENTS_MAX
+from noetl.core.playbook.reading.kinds import CONNECTION_FIELDS
 from noetl.tools.postgres.failures import failed
 from noetl.tools.postgres.params import Bound, ParamsInvalid, bind
 from noetl.tools.postgres.split import speaks_to_client, statements
 
 SQL_FIELDS = ("command", "query", "commands", "queries", "sql", "cmd", "cmds")
-CONNECTION_FIELDS = frozenset(
-    (
-        *("db_host", "db_port", "db_user", "db_password", "db_name", "dsn", "connection_string", "connection"),
-        *("host", "hostname", "pg_host", "port", "user", "username", "password", "database", "dbname", "sslmode"),
-    )
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from noetl.core.playbook.document import Findings, Path
 
+PROFILES = ("auto", "local", "distributed")
+
 
 def read_executor(
     executor: object, findings: Findings, steps: list[str], kinds: frozenset[str]
@@ -17,6 +19,11 @@ def read_executor(
         findings.error("executor_shape", "executor and executor.spec must be mappings", ("executor",))
         return {}, None
     spec = spec or {}
+    profile = executor.get("profile", "auto")
+    if profile not in PROFILES:
+        hint = findings.suggestion(str(profile), PROFILES)
+        message = f"executor.profile {profile!r} is not known and taken as auto{hint}"
+        findings.warn("unknown_profile", message, ("executor", "profile"))
     for key in ("entry_step", "final_step"):
         target = spec.get(key)
         if target is not None and target not in steps:

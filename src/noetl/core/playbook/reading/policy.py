@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noetl.core.playbook.document import Findings, Path
+from noetl.core.playbook.document import Spot
 from noetl.core.playbook.model import Action, Rule
 
 RULE_KEYS = frozenset(("when", "then", "else", "expr", "name", "desc"))
@@ -12,37 +12,31 @@ THEN_KEYS = frozenset(("do", "attempts", "backoff", "delay", "to", "set", "set_c
 BACKOFFS = ("none", "fixed", "constant", "linear", "exponential")
 
 
-def read_policy(
-    where: str, policy: object, path: Path, findings: Findings, step: str
-) -> tuple[tuple[Rule, ...], bool | None]:
+def read_policy(policy: object, spot: Spot) -> tuple[tuple[Rule, ...], bool | None]:
+    """The rules, and whether an outcome that none of them matches is a failure (None: as usual)."""
     if policy is None:
         return (), None
     if not isinstance(policy, dict):
-        findings.error("policy_shape", f"{where}: spec.policy must be a mapping", path, step=step)
+        spot.error("policy_shape", "spec.policy must be a mapping")
         return (), None
     entries = policy.get("rules", [])
     if not isinstance(entries, list):
-        findings.error("policy_shape", f"{where}: spec.policy.rules must be a list", (*path, "rules"), step=step)
+        spot.error("policy_shape", "spec.policy.rules must be a list", "rules")
         entries = []
-    rules = []
-    for number, entry in enumerate(entries):
-        rule = _read_rule(where, entry, (*path, "rules", number), findings, step)
-        if rule is not None:
-            rules.append(rule)
+    rules = [_read_rule(entry, spot.at("rules", number)) for number, entry in enumerate(entries)]
     unmatched = policy.get("on_unmatched")
     if unmatched not in (None, "continue", "fail"):
-        message = f"{where}: unknown on_unmatched {unmatched!r}"
-        findings.error("on_unmatched", message, (*path, "on_unmatched"), step=step)
-    return tuple(rules), None if unmatched is None else unmatched == "fail"
+        spot.error("on_unmatched", f"unknown on_unmatched {unmatched!r}", "on_unmatched")
+    return tuple(rule for rule in rules if rule is not None), None if unmatched is None else unmatched == "fail"
 
 
-def _read_rule(where: str, entry: object, path: Path, findings: Findings, step: str) -> Rule | None:
+def _read_rule(entry: object, spot: Spot) -> Rule | None:
     if not isinstance(entry, dict) or not ({"when", "else", "then"} & set(entry)):
-        findings.error("rule_shape", f"{where}: a rule has `when` and `then`, or `else`", path, step=step)
+        spot.error("rule_shape", "a rule has `when` and `then`, or `else`")
         return None
-    findings.warn_unknown(f"{where}, rule", entry, RULE_KEYS, path, step=step)
+    spot.part("rule").warn_unknown(entry, RULE_KEYS)
     if "expr" in entry:
-        findings.error("rule_expr", f"{where}: rule key 'expr' is retired, use when", (*path, "expr"), step=step)
+        spot.error("rule_expr", "rule key 'expr' is retired, use when", "expr")
     when, then = entry.get("when"), entry.get("then")
     if "else" in entry:
         when = None
@@ -50,63 +44,64 @@ def _read_rule(where: str, entry: object, path: Path, findings: Findings, step: 
         if isinstance(branch, dict) and "then" in branch:
             then = branch["then"]
         else:
-            findings.warn("else_shape", f"{where}: write else as `else: {{then: …}}`", path, step=step)
+            spot.warn("else_shape", "write else as `else: {then: …}`")
             then = branch if isinstance(branch, dict) else then
     elif when is None:
-        findings.error("rule_shape", f"{where}: a rule without `when` is written as `else`", path, step=step)
+        spot.error("rule_shape", "a rule without `when` is written as `else`")
     if when is not None and not isinstance(when, str | bool):
-        findings.error("rule_when", f"{where}: when must be an expression or a boolean", (*path, "when"), step=step)
+        spot.error("rule_when", "when must be an expression or a boolean", "when")
         when = None
     if not isinstance(then, dict):
-        findings.error("rule_shape", f"{where}: `then` must be a mapping", (*path, "then"), step=step)
+        spot.error("rule_shape", "`then` must be a mapping", "then")
         return None
-    return _read_then(where, when, then, place=path, findings=findings, step=step)
+    return _read_then(when, then, spot)
 
 
-def _read_then(
-    where: str, when: object, then: Mapping[str, object], *, place: Path, findings: Findings, step: str
-) -> Rule | None:
-    path = (*place, "then")
-    findings.warn_unknown(f"{where}, then", then, THEN_KEYS, path, step=step)
+def _read_then(when: object, then: Mapping[str, object], rule: Spot) -> Rule | None:
+    spot = rule.at("then")
+    spot.part("then").warn_unknown(then, THEN_KEYS)
     if "set_vars" in then:
-        message = f"{where}: then.set_vars is retired, use set"
-        findings.error("retired_task_key", message, (*path, "set_vars"), step=step)
+        spot.error("retired_task_key", "then.set_vars is retired, use set", "set_vars")
     name = then.get("do")
     if name is None:
-        findings.warn("rule_do", f"{where}: then.do is missing, continue is meant", path, step=step)
+        spot.warn("rule_do", "then.do is missing, continue is meant")
         name = "continue"
     if not isinstance(name, str) or name not in set(Action):
-        hint = findings.suggestion(str(name), [str(action) for action in Action])
-        findings.error("rule_do", f"{where}: unknown then.do {name!r}{hint}", (*path, "do"), step=step)
+        spot.error("rule_do", f"unknown then.do {name!r}{spot.near(str(name), map(str, Action))}", "do")
         return None
-    action = Action(name)
-    to = then.get("to")
+    action, to = Action(name), then.get("to")
     if action is Action.JUMP and not isinstance(to, str):
-        findings.error("jump_to", f"{where}: jump needs `to`, a task label", path, step=step)
+        spot.error("jump_to", "jump needs `to`, a task label")
         return None
-    backoff = then.get("backoff")
-    if backoff is not None and backoff not in BACKOFFS:
-        findings.error("backoff", f"{where}: unknown backoff {backoff!r}", (*path, "backoff"), step=step)
-        backoff = None
+    return Rule(
+        when=when,
+        do=action,
+        attempts=then.get("attempts", 3),
+        backoff=read_backoff(then.get("backoff"), spot),
+        delay=then.get("delay"),
+        to=to if action is Action.JUMP and isinstance(to, str) else None,
+        set=_writes(then, spot),
+        place=rule.place,
+    )
+
+
+def read_backoff(value: object, spot: Spot) -> str | None:
+    if value is None or value in BACKOFFS:
+        return None if value is None else str(value)
+    spot.error("backoff", f"unknown backoff {value!r}{spot.near(str(value), BACKOFFS)}", "backoff")
+    return None
+
+
+def _writes(then: Mapping[str, object], spot: Spot) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, prefix in (("set", ""), ("set_ctx", "ctx."), ("set_iter", "iter.")):
         block = then.get(key)
         if block is None:
             continue
         if not isinstance(block, dict):
-            findings.error("set_shape", f"{where}: {key} must be a mapping", (*path, key), step=step)
+            spot.error("set_shape", f"{key} must be a mapping", key)
             continue
         if prefix:
-            findings.warn("deprecated_set", f"{where}: use set instead of {key}", (*path, key), step=step)
+            spot.warn("deprecated_set", f"use set instead of {key}", key)
         values.update({prefix + name: value for name, value in block.items()})
-    attempts = then.get("attempts", 3)
-    return Rule(
-        when=when,
-        do=action,
-        attempts=attempts,
-        backoff=str(backoff) if backoff else None,
-        delay=then.get("delay"),
-        to=to if action is Action.JUMP and isinstance(to, str) else None,
-        set=values,
-        place=place,
-    )
+    return values

@@ -11,7 +11,9 @@ from noetl.core.playbook.model import Playbook, Step
 from noetl.core.playbook.reading.executor import read_executor
 from noetl.core.playbook.reading.loops import check_loop_mode
 from noetl.core.playbook.reading.steps import read_steps
+from noetl.core.playbook.reading.tasks import Tools
 from noetl.core.playbook.reading.timeouts import execution_timeout
+from noetl.core.playbook.reading.workbook import read_workbook
 
 API_VERSIONS = ("noetl.io/v2", "noetl.io/v10")
 ROOT_KEYS = (
@@ -26,7 +28,7 @@ ROOT_KEYS = (
     "limits",
 )
 # Parts of the language that this release does not run.  They are refused, never ignored.
-UNSUPPORTED_ROOT = ("keychain", "workbook", "limits")
+UNSUPPORTED_ROOT = ("keychain", "limits")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,8 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
     if not isinstance(workload, dict):
         findings.error("workload_shape", "workload must be a mapping", ("workload",))
         workload = {}
-    steps = read_steps(root.get("workflow"), findings, kinds)
+    tools = Tools(kinds=kinds, workbook=read_workbook(root.get("workbook"), findings, kinds))
+    steps = read_steps(root.get("workflow"), findings, tools)
     spec, timeout = read_executor(root.get("executor"), findings, [step.name for step in steps], kinds)
     if not steps:
         return None

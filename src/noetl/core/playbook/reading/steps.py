@@ -8,7 +8,7 @@ from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.model import Step
 from noetl.core.playbook.reading.loops import read_loop
 from noetl.core.playbook.reading.routing import read_next
-from noetl.core.playbook.reading.tasks import read_tasks
+from noetl.core.playbook.reading.tasks import Tools, read_tasks
 from noetl.core.playbook.reading.timeouts import step_timeout
 
 STEP_KEYS = ("step", "desc", "tool", "next", "loop", "set", "input", "output", "spec", "when", "args")
@@ -27,7 +27,7 @@ STEP_NAME_CHARS_MAX = 200
 STEPS_MAX = 1_000
 
 
-def read_steps(workflow: object, findings: Findings, kinds: frozenset[str]) -> tuple[Step, ...]:
+def read_steps(workflow: object, findings: Findings, tools: Tools) -> tuple[Step, ...]:
     if not isinstance(workflow, list) or not workflow:
         findings.error("workflow_empty", "workflow must be a list with at least one step", ("workflow",))
         return ()
@@ -50,11 +50,11 @@ def read_steps(workflow: object, findings: Findings, kinds: frozenset[str]) -> t
         if name in names:
             findings.error("duplicate_step", f"step {name!r} is declared twice", (*path, "step"), step=name)
         names.add(name)
-        steps.append(_read_step(name, entry, path, findings, kinds))
+        steps.append(_read_step(name, entry, path, findings, tools))
     return tuple(steps)
 
 
-def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Findings, kinds: frozenset[str]) -> Step:
+def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Findings, tools: Tools) -> Step:
     _check_step_keys(name, entry, path, findings)
     step_input = entry.get("input", entry.get("args"))
     if step_input is not None and not isinstance(step_input, dict):
@@ -75,7 +75,7 @@ def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Fin
         step_input=step_input or {},
         path=(*path, "tool"),
         findings=findings,
-        kinds=kinds,
+        tools=tools,
     )
     return Step(
         name=name,

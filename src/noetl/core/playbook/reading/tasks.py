@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from noetl.core.playbook.document import Findings, Path
+from noetl.core.playbook.document import Findings, Path, Spot
 from noetl.core.playbook.model import Task
+from noetl.core.playbook.reading.kinds import check_fields, read_kind
 from noetl.core.playbook.reading.policy import read_policy
+from noetl.core.playbook.reading.retry import read_retry
+from noetl.core.playbook.reading.workbook import KIND as WORKBOOK
+from noetl.core.playbook.reading.workbook import Entry, replaced
 
-# Kinds of the language.  One that is not installed passes with a warning and fails with `unsupported`.
-LANGUAGE_KINDS = frozenset(
-    (
-        *(
-            "spark",
-            "python",
-            "postgres",
-            "http",
-            "playbook",
-            "duckdb",
-            "noop",
-            "workbook",
-            "nats",
-            "artifact",
-        ),
-        *("transfer", "shell", "snowflake", "ducklake", "container", "subscription", "script", "agent"),
-        *("secrets", "gcs", "mcp", "gateway", "rhai", "wasm", "result_fetch", "playbooks", "iterator"),
-        *("snowflake_transfer", "task_sequence"),
-    )
-)
 COMMON_KEYS = frozenset(
     (
         *("kind", "name", "desc", "input", "args", "auth", "spec", "set", "output", "output_select"),
@@ -37,43 +22,29 @@ COMMON_KEYS = frozenset(
 SPEC_KEYS_KEPT = frozenset(("policy", "timeout", "result"))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What a task can be: a kind that is installed, or an entry of the playbook's own workbook."""
+
+    kinds: frozenset[str]
+    workbook: Mapping[str, Entry] = field(default_factory=dict)
+
+
 def read_tasks(
-    step: str,
-    tool: object,
-    *,
-    step_input: Mapping[str, object],
-    path: Path,
-    findings: Findings,
-    kinds: frozenset[str],
+    step: str, tool: object, *, step_input: Mapping[str, object], path: Path, findings: Findings, tools: Tools
 ) -> tuple[Task, ...]:
     if tool is None:
         return (Task(label=f"{step}_task", kind="noop", config={}, input=step_input, set={}, rules=()),)
+    reader = _Reader(step, step_input, findings, tools)
     if isinstance(tool, dict) and "kind" in tool:
-        task = _read_task(step, f"{step}_task", tool, step_input=step_input, path=path, findings=findings, kinds=kinds)
-        _check_jumps(step, [task], findings)
-        return (task,)
-    if not isinstance(tool, list):
+        tasks = [reader.read(f"{step}_task", tool, path)]
+    elif isinstance(tool, list):
+        tasks = reader.read_list(tool, path)
+    else:
         message = f"step {step!r}: tool must be a mapping with `kind`, or a list of such mappings"
         findings.error("tool_shape", message, path, step=step)
         return ()
-    if not tool:
-        findings.error("tool_empty", f"step {step!r}: the list of tools is empty", path, step=step)
-    tasks: list[Task] = []
-    labels: set[str] = set()
-    for number, entry in enumerate(tool):
-        named = _labelled(number, entry)
-        if named is None:
-            message = f"step {step!r}: task {number} has neither `kind` nor one label with a tool"
-            findings.error("tool_shape", message, (*path, number), step=step)
-            continue
-        label, config = named
-        if label in labels:
-            message = f"step {step!r}: the task label {label!r} is used twice"
-            findings.error("duplicate_label", message, (*path, number), step=step)
-        labels.add(label)
-        place = (*path, number) if "kind" in entry else (*path, number, label)
-        tasks.append(_read_task(step, label, config, step_input=step_input, path=place, findings=findings, kinds=kinds))
-    _check_jumps(step, tasks, findings)
+    reader.check_jumps(tasks)
     return tuple(tasks)
 
 
@@ -89,59 +60,103 @@ def _labelled(number: int, entry: object) -> tuple[str, dict[str, object]] | Non
     return None
 
 
-def _check_jumps(step: str, tasks: list[Task], findings: Findings) -> None:
-    labels = {task.label for task in tasks}
-    for task in tasks:
-        for rule in task.rules:
-            if rule.to is not None and rule.to not in ("previous", "prev") and rule.to not in labels:
-                message = f"step {step!r}, task {task.label!r}: jump to unknown label {rule.to!r}"
-                hint = findings.suggestion(rule.to, labels)
-                findings.error("unknown_label", message + hint, (*rule.place, "then", "to"), step=step)
+class _Reader:
+    """Reads the tasks of one step."""
+
+    def __init__(self, step: str, step_input: Mapping[str, object], findings: Findings, tools: Tools) -> None:
+        self._step = step
+        self._step_input = step_input
+        self._findings = findings
+        self._tools = tools
+
+    def read_list(self, tool: list[object], path: Path) -> list[Task]:
+        spot = Spot(self._findings, f"step {self._step!r}", path, self._step)
+        if not tool:
+            spot.error("tool_empty", "the list of tools is empty")
+        tasks: list[Task] = []
+        labels: set[str] = set()
+        for number, entry in enumerate(tool):
+            named = _labelled(number, entry)
+            if named is None:
+                spot.error("tool_shape", f"task {number} has neither `kind` nor one label with a tool", number)
+                continue
+            label, config = named
+            if label in labels:
+                spot.error("duplicate_label", f"the task label {label!r} is used twice", number)
+            labels.add(label)
+            tasks.append(self.read(label, config, (*path, number) if config is entry else (*path, number, label)))
+        return tasks
+
+    def check_jumps(self, tasks: list[Task]) -> None:
+        labels = {task.label for task in tasks}
+        for task in tasks:
+            for rule in task.rules:
+                if rule.to is not None and rule.to not in ("previous", "prev") and rule.to not in labels:
+                    spot = self._spot(task.label, rule.place)
+                    hint = spot.near(rule.to, labels)
+                    spot.error("unknown_label", f"jump to unknown label {rule.to!r}{hint}", "then", "to")
+
+    def read(self, label: str, entry: Mapping[str, object], path: Path) -> Task:
+        spot = at_policy = self._spot(label, path)
+        kind = read_kind(entry["kind"], spot, self._tools.kinds | {WORKBOOK})
+        if kind == WORKBOOK:
+            found = replaced(entry, spot, step_input=self._step_input, entries=self._tools.workbook)
+            if found is None:
+                return Task(label=label, kind=kind, config={}, input={}, set={}, rules=(), place=path)
+            spot = self._spot(label, found.place)
+            at_policy, entry = at_policy if "spec" in entry else spot, found.fields
+            kind = str(entry["kind"]).lower()
+        fields = check_fields(kind, _hoisted(entry, spot), spot)
+        for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
+            if key in fields:
+                spot.error("retired_task_key", f"{key!r} is retired, {hint}", key)
+        spec = fields.get("spec")
+        policy = spec.get("policy") if isinstance(spec, dict) else None
+        rules, unmatched = read_policy(policy, at_policy.at("spec", "policy"))
+        retry = read_retry(fields["retry"], spot.at("retry")) if "retry" in fields else None
+        return Task(
+            label=label,
+            kind=kind,
+            config=_own_config(fields),
+            input={**self._step_input, **_input(fields, spot)},
+            set=_mapping("set", fields.get("set"), spot),
+            rules=(retry, *rules) if retry is not None else rules,
+            fails_unmatched=unmatched,
+            timeout=fields.get("timeout", fields.get("timeout_seconds")),
+            place=spot.place,
+        )
+
+    def _spot(self, label: str, place: Path) -> Spot:
+        return Spot(self._findings, f"step {self._step!r}, task {label!r}", place, self._step)
 
 
-def _read_task(
-    step: str,
-    label: str,
-    entry: Mapping[str, object],
-    *,
-    step_input: Mapping[str, object],
-    path: Path,
-    findings: Findings,
-    kinds: frozenset[str],
-) -> Task:
-    where = f"step {step!r}, task {label!r}"
-    kind = _read_kind(where, entry["kind"], (*path, "kind"), findings=findings, kinds=kinds, step=step)
-    fields = _hoist(where, entry, path, findings, step)
-    for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
-        if key in fields:
-            findings.error("retired_task_key", f"{where}: {key!r} is retired, {hint}", (*path, key), step=step)
-    task_input = fields.get("input")
-    if task_input is None and isinstance(fields.get("args"), dict):
-        findings.warn("deprecated_args", f"{where}: use input instead of args", (*path, "args"), step=step)
-        task_input = fields["args"]
-    if kind == "playbook" and "payload" in fields:
-        findings.warn("deprecated_payload", f"{where}: use input instead of payload", (*path, "payload"), step=step)
-    for key, value in (("input", task_input), ("set", fields.get("set"))):
-        if value is not None and not isinstance(value, dict):
-            findings.error(f"{key}_shape", f"{where}: {key} must be a mapping", (*path, key), step=step)
-    spec = fields.get("spec")
-    policy = spec.get("policy") if isinstance(spec, dict) else None
-    rules, unmatched = read_policy(where, policy, (*path, "spec", "policy"), findings, step)
-    if "retry" in fields:
-        message = f"{where}: tool-level retry is not supported by this release, use spec.policy.rules"
-        findings.error("unsupported", message, (*path, "retry"), step=step)
-    timeout, values = fields.get("timeout", fields.get("timeout_seconds")), fields.get("set")
-    return Task(
-        label=label,
-        kind=kind,
-        config=_own_config(fields),
-        input={**step_input, **(task_input if isinstance(task_input, dict) else {})},
-        set=values if isinstance(values, dict) else {},
-        rules=rules,
-        fails_unmatched=unmatched,
-        timeout=timeout,
-        place=path,
-    )
+def _input(fields: Mapping[str, object], spot: Spot) -> Mapping[str, object]:
+    given = fields.get("input")
+    if given is None and isinstance(fields.get("args"), dict):
+        spot.warn("deprecated_args", "use input instead of args", "args")
+        given = fields["args"]
+    return _mapping("input", given, spot)
+
+
+def _mapping(key: str, value: object, spot: Spot) -> Mapping[str, object]:
+    if value is not None and not isinstance(value, dict):
+        spot.error(f"{key}_shape", f"{key} must be a mapping", key)
+    return value if isinstance(value, dict) else {}
+
+
+def _hoisted(entry: Mapping[str, object], spot: Spot) -> dict[str, object]:
+    """Tool fields that were written below `spec` belong to the tool."""
+    fields = dict(entry)
+    spec = entry.get("spec")
+    if not isinstance(spec, dict):
+        return fields
+    for key in spec:
+        if key not in SPEC_KEYS_KEPT:
+            spot.warn("tool_field_in_spec", f"{key!r} belongs to the tool, not to spec", "spec", key)
+            fields.setdefault(key, spec[key])
+    if "timeout" in spec and not isinstance(spec["timeout"], dict):
+        fields.setdefault("timeout", spec["timeout"])
+    return fields
 
 
 def _own_config(fields: Mapping[str, object]) -> dict[str, object]:
@@ -154,30 +169,3 @@ def _own_config(fields: Mapping[str, object]) -> dict[str, object]:
     if isinstance(spec, dict) and isinstance(spec.get("timeout"), dict):
         config["timeout"] = spec["timeout"]
     return config
-
-
-def _read_kind(where: str, value: object, place: Path, *, findings: Findings, kinds: frozenset[str], step: str) -> str:
-    kind = str(value).lower()
-    if kind not in LANGUAGE_KINDS and kind not in kinds:
-        hint = findings.suggestion(kind, LANGUAGE_KINDS | kinds)
-        findings.error("unknown_kind", f"{where}: unknown tool kind {value!r}{hint}", place, step=step)
-    elif kind not in kinds:
-        message = f"{where}: tool kind {kind!r} is not available in this installation; running it fails"
-        findings.warn("unsupported_kind", message, place, step=step)
-    return kind
-
-
-def _hoist(where: str, entry: Mapping[str, object], path: Path, findings: Findings, step: str) -> dict[str, object]:
-    """Tool fields that were written below `spec` belong to the tool."""
-    fields = dict(entry)
-    spec = entry.get("spec")
-    if not isinstance(spec, dict):
-        return fields
-    for key in spec:
-        if key not in SPEC_KEYS_KEPT:
-            message = f"{where}: {key!r} belongs to the tool, not to spec"
-            findings.warn("tool_field_in_spec", message, (*path, "spec", key), step=step)
-            fields.setdefault(key, spec[key])
-    if "timeout" in spec and not isinstance(spec["timeout"], dict):
-        fields.setdefault("timeout", spec["timeout"])
-    return fields
