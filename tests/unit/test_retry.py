@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from noetl.core.errors import ToolFailed
 from noetl.core.limits import RETRY_WAIT_SECONDS_MAX
 from noetl.core.playbook.reading.policy import BACKOFFS
-from noetl.engine.work.pipeline.retry import retry_delay
+from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, wait_of
 
 
 @pytest.mark.parametrize(
@@ -49,3 +50,26 @@ def test_one_wait_is_never_negative_and_never_above_the_limit(
 @given(st.sampled_from(BACKOFFS), st.floats(0, 1e6), st.integers(1, 60))
 def test_waits_never_shrink(backoff: str, explicit: float, failed: int) -> None:
     assert retry_delay(backoff, explicit, failed) <= retry_delay(backoff, explicit, failed + 1)
+
+
+@pytest.mark.parametrize(("value", "tries"), [(5, 5), (5.0, 5), (" 5 ", 5), ("5.0", 5), (0, 1), (-3, 1)])
+def test_the_number_of_tries_may_be_rendered_text(value: object, tries: int) -> None:
+    assert attempts_of(value) == tries
+
+
+@pytest.mark.parametrize("value", ["often", None, True, 2.5, float("nan"), [3], ""])
+def test_a_number_of_tries_that_is_none_is_a_failure_of_the_configuration(value: object) -> None:
+    with pytest.raises(ToolFailed) as caught:
+        attempts_of(value)
+    assert caught.value.failure.kind == "config"
+
+
+@pytest.mark.parametrize(("value", "seconds"), [(None, 7.0), (2, 2.0), ("500ms", 0.5), ("1m", 60.0), (" 3 ", 3.0)])
+def test_a_wait_may_be_a_number_or_text(value: object, seconds: float) -> None:
+    assert wait_of("delay", value, 7.0) == seconds
+
+
+@pytest.mark.parametrize("value", ["soon", -1, [1], True])
+def test_a_wait_that_is_none_is_a_failure_of_the_configuration(value: object) -> None:
+    with pytest.raises(ToolFailed, match="delay must be a time"):
+        wait_of("delay", value, 7.0)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
@@ -34,7 +35,7 @@ from noetl.engine.work.names import plain_context
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.outcome import TaskOutcome
 from noetl.engine.work.pipeline.rendering import Rendering
-from noetl.engine.work.pipeline.retry import retry_delay, seconds_of
+from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, wait_of
 from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait
 from noetl.ports.session import CommandMessage
 from noetl.ports.tool import ToolCall
@@ -257,7 +258,7 @@ class Pipeline:
         default = self._playbook.playbook.task_timeout_seconds or usual
         if task.timeout is None:
             return default
-        return seconds_of(await self._value(task.timeout, task, "timeout"), default)
+        return wait_of("timeout", await self._value(task.timeout, task, "timeout"), default)
 
     # --- policy --------------------------------------------------------------------------------------------
 
@@ -300,13 +301,19 @@ class Pipeline:
 
     async def _retry(self, task: CompiledTask, rule: CompiledRule, outcome: TaskOutcome, attempt: int) -> None:
         """Wait and run the task again, or fail when the attempts are used up."""
-        allowed = await self._value(rule.attempts, task, "attempts")
-        limit = int(allowed) if isinstance(allowed, int | float | str) and str(allowed).strip().isdigit() else 3
+        try:
+            limit = attempts_of(await self._value(rule.attempts, task, "attempts"))
+            explicit = (
+                None if rule.delay is None else wait_of("delay", await self._value(rule.delay, task, "delay"), 1.0)
+            )
+        except ToolFailed as error:
+            raise _Stop(replace(error.failure, message=self._place(task, error.failure.message))) from error
+        except TemplateFailed as error:
+            raise _Stop(Failure(kind="template", code=error.code, message=self._place(task, str(error)))) from error
         if attempt >= limit:
             raise _Stop(
                 outcome.failure or Failure(kind="policy", message=f"task {task.label!r} was tried {attempt} times")
             )
-        explicit = None if rule.delay is None else seconds_of(await self._value(rule.delay, task, "delay"), 1.0)
         delay = retry_delay(rule.backoff, explicit, attempt)
         if outcome.failure is not None and outcome.failure.retry_after is not None:
             delay = min(max(delay, outcome.failure.retry_after), RETRY_WAIT_SECONDS_MAX)

@@ -1,4 +1,4 @@
-"""How long a retry waits."""
+"""How often a task is tried and how long a retry waits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 from noetl.core.errors import Failure, ToolFailed
 from noetl.core.limits import RETRY_WAIT_SECONDS_MAX
+from noetl.core.playbook.reading.timeouts import seconds_of
 
 
 def retry_delay(backoff: str | None, explicit: float | None, failed_attempts: int) -> float:
@@ -21,19 +22,26 @@ def retry_delay(backoff: str | None, explicit: float | None, failed_attempts: in
     return min(max(delay, 0.0), RETRY_WAIT_SECONDS_MAX)
 
 
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def seconds_of(value: object, default: float) -> float:
-    """A number of seconds, or text such as `30s`, `5m`."""
-    if isinstance(value, bool) or value is None:
-        return default
-    if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) and value >= 0 else default
-    text = str(value).strip()
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+def attempts_of(value: object) -> int:
+    """The total number of tries that a rule allows.  Raises ToolFailed."""
     try:
-        number = float(text.removesuffix(unit))
-    except ValueError as error:
-        raise ToolFailed(Failure(kind="config", message=f"{text!r} is not a time in seconds")) from error
-    return number * _UNITS.get(unit, 1.0)
+        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else None
+    except ValueError:
+        number = None
+    if number is None or not math.isfinite(number) or number != int(number):
+        raise _wrong(f"attempts must be a whole number, not {value!r}")
+    return max(int(number), 1)
+
+
+def wait_of(name: str, value: object, default: float) -> float:
+    """A rendered time in seconds, or text such as `30s`, `5m`.  Raises ToolFailed."""
+    if value is None:
+        return default
+    seconds = seconds_of(value)
+    if seconds is None or seconds < 0:
+        raise _wrong(f"{name} must be a time such as 30s, 5m or seconds, not {value!r}")
+    return seconds
+
+
+def _wrong(message: str) -> ToolFailed:
+    return ToolFailed(Failure(kind="config", message=message))
