@@ -97,14 +97,14 @@ class _Reader:
                     spot.error("unknown_label", f"jump to unknown label {rule.to!r}{hint}", "then", "to")
 
     def read(self, label: str, entry: Mapping[str, object], path: Path) -> Task:
-        spot = at_policy = self._spot(label, path)
+        spot = own = self._spot(label, path)
+        called = entry
         kind = read_kind(entry["kind"], spot, self._tools.kinds | {WORKBOOK})
         if kind == WORKBOOK:
             found = replaced(entry, spot, step_input=self._step_input, entries=self._tools.workbook)
             if found is None:
                 return Task(label=label, kind=kind, config={}, input={}, set={}, rules=(), place=path)
-            spot = self._spot(label, found.place)
-            at_policy, entry = at_policy if "spec" in entry else spot, found.fields
+            entry, spot = found.fields, self._spot(label, found.place)
             kind = str(entry["kind"]).lower()
         fields = check_fields(kind, _hoisted(entry, spot), spot)
         for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
@@ -112,8 +112,10 @@ class _Reader:
                 spot.error("retired_task_key", f"{key!r} is retired, {hint}", key)
         spec = fields.get("spec")
         policy = spec.get("policy") if isinstance(spec, dict) else None
-        rules, unmatched = read_policy(policy, at_policy.at("spec", "policy"))
-        retry = read_retry(fields["retry"], spot.at("retry")) if "retry" in fields else None
+        rules, unmatched = read_policy(policy, (own if "spec" in called else spot).at("spec", "policy"))
+        retry = None
+        if "retry" in fields:
+            retry = read_retry(fields["retry"], (own if "retry" in called else spot).at("retry"))
         return Task(
             label=label,
             kind=kind,
