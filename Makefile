@@ -47,4 +47,4 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append map http_map --json
+	@$(BIN)/noetl bench latency chain append map http_map compile --json

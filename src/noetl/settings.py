@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from noetl.core.errors import SettingsInvalid
-from noetl.core.limits import PYTHON_CHILDREN_MAX, PYTHON_MEMORY_BYTES_MAX
+from noetl.core.codec import canonical_bytes
+from noetl.core.errors import EnvelopeInvalid, SettingsInvalid
+from noetl.core.limits import ENV_BYTES_MAX, ENV_NAMES_MAX, PYTHON_CHILDREN_MAX, PYTHON_MEMORY_BYTES_MAX
 from noetl.core.secret import KEY_RULE, Secret, key_from_text
 from noetl.core.shards import SHARD_COUNT_DEFAULT, SHARD_COUNT_MAX
 
@@ -45,6 +46,14 @@ class Settings:
     worker_grace_seconds: float = 25.0
     http_allow: tuple[str, ...] | None = None
     """Addresses beyond the public internet for the http tool; None leaves it to the shape of the process."""
+    auth_environment: Mapping[str, Secret[str]] = field(default_factory=dict, compare=False)
+    """Variables that playbooks may use as credentials, with their values."""
+    env: Mapping[str, str] = field(default_factory=dict)
+    """Variables that playbooks may read as `env`, with their values; they are recorded with every execution."""
+    script_roots: tuple[Path, ...] = ()
+    """Folders below which scripts are looked for, in this order."""
+    artifact_roots: tuple[Path, ...] = ()
+    """Folders below which the artifact tool may read and write files."""
     place: Mapping[str, str] = field(default_factory=dict)
     """Where a worker runs: node, zone, region, cluster."""
 
@@ -63,9 +72,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
     dsn = source.get("NOETL_POSTGRES_DSN") or None
     if dsn is not None and not dsn.startswith(("postgres://", "postgresql://")):
         raise SettingsInvalid("NOETL_POSTGRES_DSN must be a postgresql:// URL")
-    home = source.get("NOETL_HOME") or "~/.noetl"
+    home = Path(source.get("NOETL_HOME") or "~/.noetl").expanduser().absolute()
     return Settings(
-        home=Path(home).expanduser().absolute(),
+        home=home,
         tenant_id=_name(source, "NOETL_TENANT_ID"),
         organization_id=_name(source, "NOETL_ORGANIZATION_ID"),
         postgres_dsn=dsn,
@@ -90,6 +99,10 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         worker_pool=_name(source, "NOETL_WORKER_POOL"),
         worker_grace_seconds=_seconds(source, "NOETL_WORKER_GRACE_SECONDS", 25.0, 0.0, 86_400.0),
         http_allow=_list(source, "NOETL_HTTP_ALLOW"),
+        auth_environment=_auth_environment(source),
+        env=_env(source),
+        script_roots=_roots(source, "NOETL_SCRIPT_ROOTS", home / "scripts"),
+        artifact_roots=_roots(source, "NOETL_ARTIFACT_ROOTS"),
         place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
     )
 
@@ -125,6 +138,47 @@ def _token(source: Mapping[str, str], variable: str) -> str | None:
 def _path(source: Mapping[str, str], variable: str) -> Path | None:
     text = source.get(variable)
     return Path(text).expanduser().absolute() if text else None
+
+
+def _auth_environment(source: Mapping[str, str]) -> dict[str, Secret[str]]:
+    names = _list(source, "NOETL_AUTH_ENV_ALLOW") or ()
+    for name in names:
+        if name.startswith("NOETL_"):
+            raise SettingsInvalid(f"NOETL_AUTH_ENV_ALLOW names {name}: the settings of NoETL are not for playbooks")
+    return {name: Secret(source[name]) for name in names if source.get(name)}
+
+
+def _roots(source: Mapping[str, str], variable: str, *default: Path) -> tuple[Path, ...]:
+    text = source.get(variable)
+    if text is None:
+        return default
+    roots = tuple(Path(part).expanduser() for part in text.split(os.pathsep) if part)
+    for root in roots:
+        if not root.is_absolute() or root == Path(root.anchor):
+            raise SettingsInvalid(f"{variable} must be absolute folders below the root of the file system, not {root}")
+    return roots
+
+
+def _env(source: Mapping[str, str]) -> dict[str, str]:
+    """What is recorded is no secret any more: the settings of this program and credentials are refused."""
+    names = _list(source, "NOETL_ENV_ALLOW") or ()
+    secrets = _list(source, "NOETL_AUTH_ENV_ALLOW") or ()
+    for name in names:
+        if not name.isidentifier():
+            raise SettingsInvalid(f"NOETL_ENV_ALLOW must be names of variables with commas between them, not {name!r}")
+        if name.startswith("NOETL_"):
+            raise SettingsInvalid(f"NOETL_ENV_ALLOW names {name}: the settings of NoETL are not for playbooks")
+        if name in secrets:
+            raise SettingsInvalid(f"NOETL_ENV_ALLOW names {name}, which NOETL_AUTH_ENV_ALLOW makes a credential")
+    found = {name: source[name] for name in names if name in source}
+    try:
+        size = len(canonical_bytes(found))
+    except EnvelopeInvalid as error:
+        raise SettingsInvalid("NOETL_ENV_ALLOW names a variable whose value is no text") from error
+    if len(names) > ENV_NAMES_MAX or size > ENV_BYTES_MAX:
+        limit = f"{ENV_NAMES_MAX} variables of {ENV_BYTES_MAX:,} bytes together"
+        raise SettingsInvalid(f"NOETL_ENV_ALLOW names more than {limit}: they are recorded with every execution")
+    return found
 
 
 def _credential_key(source: Mapping[str, str]) -> Secret[bytes] | None:

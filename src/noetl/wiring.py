@@ -7,11 +7,13 @@ import contextlib
 import logging
 from collections.abc import Mapping
 from importlib.metadata import entry_points
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from noetl.adapters.crypto.aes import AesGcmCipher
 from noetl.adapters.crypto.keys import file_key, given_key, home_key, no_key
 from noetl.adapters.objects.filesystem import FilePayloads
+from noetl.adapters.objects.scripts import RootedScripts, read_script
 from noetl.adapters.postgres.access.data_access import built_in_fields, ensure_access
 from noetl.adapters.postgres.embedded import EmbeddedPostgres, ServerAddress, dsn
 from noetl.adapters.postgres.leases import NODE_LEASE_SECONDS, NodeLease, PostgresLeases
@@ -26,6 +28,8 @@ from noetl.adapters.session.http_stream import HttpSession, WorkerProfile
 from noetl.adapters.session.http_stream_link import ServerLink, ServerPlace
 from noetl.adapters.session.http_stream_stores import HttpCredentials, HttpPayloads
 from noetl.adapters.session.in_process import InProcessSession
+from noetl.adapters.system.background import ThreadBackground
+from noetl.adapters.system.chance import pick_below
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.core.errors import HostUnavailable, LeaseLost, LedgerUnavailable, SettingsInvalid
@@ -44,6 +48,8 @@ from noetl.engine.credentials import CredentialOpener, CredentialService
 from noetl.engine.executions import ExecutionService
 from noetl.engine.frames import FrameService
 from noetl.engine.payloads import Payloads
+from noetl.engine.pinning.pinner import Pinner
+from noetl.engine.pinning.scripts import ScriptPinner
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.sessions.keeper import Keeper
 from noetl.engine.starting import Starter
@@ -69,6 +75,7 @@ def tools_of(settings: Settings, *, server: ServerAddress | None = None, is_lapt
         python_memory_bytes=settings.python_memory_bytes,
         http_allow=allowed,
         postgres_private_hosts=(str(server.socket_dir),) if server is not None else (),
+        artifact_roots=tuple(str(root) for root in settings.artifact_roots),
     )
     return {entry.name: entry.load()(made) for entry in entry_points(group="noetl.tools")}
 
@@ -158,13 +165,17 @@ class Engine:
         renderer = self.tools["python"]
         assert isinstance(renderer, Renderer)
         self._renderer = renderer
-        self.playbooks = Playbooks(self.payloads, kinds=frozenset(self.tools))
+        self._background = ThreadBackground()
+        self.playbooks = Playbooks(self.payloads, kinds=frozenset(self.tools), background=self._background)
         cipher = credential_cipher(settings, is_embedded=settings.postgres_dsn is None)
         self.sealed_credentials = PostgresCredentials(self._reader)
         built_in = built_in_credentials(server)
         self.credentials = CredentialService(self.sealed_credentials, cipher, reserved=built_in)
+        catalog = PostgresCatalog(self._reader)
+        scripts = ScriptPinner(RootedScripts(settings.script_roots), self.payloads, background=self._background)
+        self._pinner = Pinner(scripts, catalog=catalog, credentials=self.sealed_credentials, built_in=built_in)
+        self._catalog = catalog
         self.credential_source = CredentialOpener(self.sealed_credentials, cipher, clock=self._clock, built_in=built_in)
-        self.catalog = CatalogService(PostgresCatalog(self._reader), playbooks=self.playbooks, payloads=self.payloads)
         self.states = States(self.ledger)
         self.sessions = Sessions()
         self.watchers = Watchers()
@@ -187,7 +198,15 @@ class Engine:
             ids=self._ids,
             clock=self._clock,
         )
-        starter = Starter(payloads=self.payloads, renderer=self._renderer, ids=self._ids, clock=self._clock)
+        self.catalog = CatalogService(
+            self._catalog,
+            playbooks=self.playbooks,
+            payloads=self.payloads,
+            pinner=self._pinner,
+            ids=self._ids,
+            background=self._background,
+        )
+        starter = self._starter()
         children = ChildStarter(
             states=self.states,
             playbooks=self.playbooks,
@@ -202,7 +221,7 @@ class Engine:
             decider=self.decider,
             executions=self.executions,
             payloads=self.payloads,
-            renderer=self._renderer,
+            starter=starter,
             shard_count=self._settings.shard_count,
         )
         self.dispatcher = Dispatcher(
@@ -234,6 +253,16 @@ class Engine:
                     "run `noetl migrate` with this setting first"
                 )
             self.decider.own(heads)
+
+    def _starter(self) -> Starter:
+        return Starter(
+            payloads=self.payloads,
+            renderer=self._renderer,
+            pinner=self._pinner,
+            ids=self._ids,
+            clock=self._clock,
+            env=self._settings.env,
+        )
 
     @property
     def _own_tools(self) -> list[Tool]:
@@ -272,6 +301,9 @@ class Engine:
                 renderer=self._renderer,
                 clock=self._clock,
                 credentials=self.credential_source,
+                environment=self._settings.auth_environment,
+                pick_below=pick_below,
+                scripts=RootedScripts(self._settings.script_roots),
             )
         )
 
@@ -345,7 +377,7 @@ class RemoteWorker:
         worker = Worker(
             WorkerParts(
                 session=self._session,
-                playbooks=Playbooks(payloads, kinds=frozenset(self._tools)),
+                playbooks=Playbooks(payloads, kinds=frozenset(self._tools), background=ThreadBackground()),
                 payloads=payloads,
                 tools=self._tools,
                 renderer=renderer,
@@ -353,6 +385,9 @@ class RemoteWorker:
                 credentials=CredentialOpener(
                     HttpCredentials(self._link), cipher, clock=clock, built_in=built_in_credentials(self._server)
                 ),
+                environment=self._settings.auth_environment,
+                pick_below=pick_below,
+                scripts=RootedScripts(self._settings.script_roots),
             )
         )
         async with self._link:
@@ -371,3 +406,8 @@ class RemoteWorker:
         is_done = await self._session.drain(seconds)
         await self._session.leave()
         return is_done
+
+
+def local_script(uri: str, roots: tuple[Path, ...]) -> bytes:
+    """A script of this machine, for a client that sends it along.  Raises ScriptUnavailable."""
+    return read_script(uri, roots)

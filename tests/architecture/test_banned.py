@@ -45,8 +45,9 @@ EXCUSED: dict[str, dict[str, str]] = {
         "src/noetl/tools/python/child/zygote.py::main": "empties what its children would inherit",
     },
     "named errors": {
+        "src/noetl/engine/work/calling/caller.py::Caller.run": "tool boundary: no defect prints what it was given",
         "src/noetl/engine/control/decider.py::_applied": "task supervision: one execution, not the decider",
-        "src/noetl/engine/work/frames.py::FrameRun._run_row": "task supervision: a defect fails one row only",
+        "src/noetl/engine/work/frames/frame.py::FrameRun._run_row": "task supervision: a defect fails one row only",
         "src/noetl/engine/work/worker.py::Worker._guarded": "task supervision: a defect fails one command only",
         "src/noetl/processes/host/host.py::Host._main": "process entry: handed to the thread that waits",
         "src/noetl/tools/python/child/loop.py::Child._render": "tool boundary: filters meet data of any kind",

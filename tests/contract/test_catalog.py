@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
@@ -27,9 +28,13 @@ FOREIGN = (
 )
 
 
+NUMBERS = itertools.count(1)
+
+
 def content(path: str, text: str, **changes: object) -> NewVersion:
     payload = address(text.encode(), media_type=MEDIA_PLAYBOOK, store="db", **OWNER)
     new = NewVersion(
+        catalog_id=next(NUMBERS),
         path=path,
         sha256=payload.reference.sha256,
         media_type=MEDIA_PLAYBOOK,
@@ -189,3 +194,49 @@ async def test_the_longest_path_of_any_alphabet_fits(store: OpenStore) -> None:
         owner = {"tenant_id": wide(100), "organization_id": wide(100)}
         entry, is_new = await catalog.register(content(wide(300), "one", **owner))
         assert (entry.version, is_new) == (1, True)
+
+
+@asynchronous
+async def test_scripts_are_part_of_the_content(store: OpenStore) -> None:
+    async with store() as catalog:
+        reference = address(b"x = 1", media_type=MEDIA_PLAYBOOK, store="db", **OWNER).reference.to_json()
+        scripts = {"lib/a.py": {"ref": reference, "names": ["n"]}, "ä b.sql": {"ref": reference, "names": None}}
+        one = content("a", "text", scripts=scripts, scripts_sha256="1" * 64)
+        told = [
+            await catalog.register(content("a", "text")),
+            await catalog.register(one),
+            await catalog.register(replace(one, scripts_sha256="2" * 64, catalog_id=next(NUMBERS))),
+            await catalog.register(replace(one, catalog_id=next(NUMBERS))),
+        ]
+        assert [(entry.version, is_new) for entry, is_new in told] == [(1, True), (2, True), (3, True), (2, False)]
+        assert told[3][0] == told[1][0]
+        assert (told[1][0].scripts, told[0][0].scripts) == (scripts, {})
+        assert told[0][0].digest == told[0][0].sha256
+        assert len({entry.digest for entry, _ in told}) == 3
+        assert {entry.sha256 for entry, _ in told} == {sha256_hex(b"text")}
+
+
+@asynchronous
+async def test_a_version_is_found_by_its_number_by_its_owner_only(store: OpenStore) -> None:
+    async with store() as catalog:
+        entry, _ = await catalog.register(content("a", "one"))
+        again, _ = await catalog.register(content("a", "one"))
+        assert again.catalog_id == entry.catalog_id
+        assert await catalog.find_id(entry.catalog_id, **OWNER) == entry
+        assert await catalog.find_id(2**63 - 1, **OWNER) is None
+        for owner in FOREIGN:
+            assert await catalog.find_id(entry.catalog_id, **owner) is None
+
+
+@asynchronous
+async def test_a_known_content_has_the_warnings_of_its_last_registration(store: OpenStore) -> None:
+    async with store() as catalog:
+        warning = {"code": "missing_playbook", "message": "ä 'x'", "line": 3}
+        entry, _ = await catalog.register(content("a", "one", warnings=[warning]))
+        assert entry.warnings == [warning]
+        await catalog.register(content("a", "two", warnings=[warning]))
+        again, is_new = await catalog.register(content("a", "one", warnings=[]))
+        assert (again.version, is_new, list(again.warnings)) == (1, False, [])
+        found = await catalog.versions("a", limit=10, **OWNER)
+        assert [list(one.warnings) for one in found] == [[warning], []]
+        assert [list(one.warnings) for one in await catalog.paths(prefix="", limit=10, **OWNER)] == [[warning]]

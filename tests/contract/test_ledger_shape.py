@@ -116,6 +116,14 @@ def loop_samples(
         frame(kinds.FRAME_DISPATCHED, 1, 1, meta={**window, "number": 1, "attempt": 1}),
         frame(kinds.FRAME_STARTED, 1, 1, meta={"attempt": 1, "session": "7"}),
         frame(
+            kinds.CURSOR_CLAIMED,
+            1,
+            1,
+            key="cursor.claimed/s#1/1/1/1",
+            meta={"step": "s", "attempt": 1, "n": 1, "rows": 9, "xid": "748", "place": "db"},
+            payload_ref=reference,
+        ),
+        frame(
             kinds.FRAME_HEARTBEAT,
             1,
             1,

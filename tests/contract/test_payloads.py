@@ -162,6 +162,20 @@ async def test_a_stream_and_bytes_of_the_same_content_are_one_object(large: Larg
 
 
 @asynchronous
+async def test_some_of_the_bytes_can_be_read_by_themselves(large: LargePayloadStore) -> None:
+    content = bytes(range(256)) * 1_000
+    reference = await large.put_stream(chunks_of(content), media_type="text/plain", **OWNER)
+    for offset, length in ((0, 1), (100, 5_000), (len(content) - 3, 3), (7, 0)):
+        assert await large.get_range(reference, offset=offset, length=length, **OWNER) == content[offset:][:length]
+    with pytest.raises(PayloadCorrupt):
+        await large.get_range(reference, offset=len(content) - 3, length=4, **OWNER)
+    with pytest.raises(PayloadMissing):
+        await large.get_range(reference, offset=0, length=1, tenant_id="other", organization_id="sales")
+    with pytest.raises(PayloadMissing):
+        await large.get_range(payload(b"never put").reference, offset=0, length=1, **OWNER)
+
+
+@asynchronous
 async def test_another_tenant_cannot_read_a_stream(large: LargePayloadStore) -> None:
     reference = await large.put_stream(chunks_of(b"private"), media_type="text/plain", **OWNER)
     with pytest.raises(PayloadMissing):

@@ -74,6 +74,34 @@ async def test_a_body_of_unknown_size_is_put_as_a_stream(server: Place) -> None:
 
 
 @asynchronous
+async def test_some_of_the_bytes_are_read_by_themselves(server: Place) -> None:
+    payload = large(os.urandom(3_000_000))
+    async with link_to(server) as link:
+        store = HttpPayloads(link)
+        await store.put(payload)
+        found = await store.get_range(payload.reference, offset=1_000_000, length=70_000, **OWNER)
+        assert found == payload.content[1_000_000:1_070_000]
+        with pytest.raises(RequestInvalid, match="fewer than"):
+            await store.get_range(payload.reference, offset=2_999_999, length=2, **OWNER)
+        with pytest.raises(PayloadMissing):
+            await store.get_range(payload.reference, offset=0, length=1, tenant_id="other", organization_id="default")
+
+
+def test_a_range_is_answered_as_the_protocol_says(server: Place) -> None:
+    digest = hashlib.sha256(b"0123456789" * 10_000).hexdigest()
+    path = f"/api/payloads/{digest}"
+    headers = {"Content-Type": "text/plain"}
+    assert server.request("PUT", path, b"0123456789" * 10_000, token="worker_token", headers=headers).status == 201
+    part = server.request("GET", f"{path}?store=file", headers={"Range": "bytes=5-14"})
+    assert (part.status, part.content, part.headers["content-range"]) == (206, b"5678901234", "bytes 5-14/*")
+    for other in ("bytes=5-", "bytes=-5", "bytes=0-1,3-4", "lines=1-2"):
+        whole = server.request("GET", f"{path}?store=file", headers={"Range": other})
+        assert (whole.status, len(whole.content)) == (200, 100_000)
+    for wrong in ("bytes=9-5", "bytes=99999-100000"):
+        assert server.request("GET", f"{path}?store=file", headers={"Range": wrong}).status == 422
+
+
+@asynchronous
 async def test_bytes_of_another_digest_are_refused(server: Place) -> None:
     payload = large(b"x" * 100_000)
     async with link_to(server) as link:

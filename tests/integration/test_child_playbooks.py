@@ -393,8 +393,8 @@ async def test_rows_whose_children_fail_are_failed_rows(address: str, tmp_path: 
         told = await engine.run("""
         workflow:
           - step: start
-            loop: {in: [lib/double, lib/fail, lib/absent], iterator: path}
-            tool: {kind: playbook, path: "{{ path }}"}
+            loop: {in: [lib/double, lib/fail, lib/absent], iterator: which}
+            tool: {kind: playbook, path: "{{ which }}"}
             spec: {policy: {failure: {mode: best_effort}}}
             next: [{step: end}]
           - step: end

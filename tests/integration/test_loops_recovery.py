@@ -119,7 +119,7 @@ async def test_an_engine_that_stops_in_the_middle_of_a_loop_goes_on_behind_what_
     journal = Journal(tmp_path / "journal")
     body = playbook("{mode: parallel, max_in_flight: 4, frame: {max_rows: 20}}")
     told, before = await interrupted(
-        address, tmp_path, body, journal, when=lambda j: len(j.count("end")) >= 24, n=60, seconds=0.05
+        address, tmp_path, body, journal, when=lambda j: len(j.count("end")) >= 36, n=60, seconds=0.05
     )
     assert told.state.status is Status.COMPLETED, told.state.failure
     assert [row["n"] for row in told.result["results"]] == list(range(60))

@@ -484,7 +484,6 @@ async def test_errors_of_the_server_have_their_kind_and_sqlstate(
         ({"command": "SELECT 'a\0'"}, "config", "NUL"),
         ({"command": "SELECT '\ud800'"}, "config", "surrogate"),
         ({"command": ";".join(["SELECT 1"] * 10_001)}, "config", "at most 10000"),
-        ({"script": {"uri": "a.sql"}}, "unsupported", "command"),
         ({"command": "COPY t FROM STDIN"}, "unsupported", "COPY"),
         ({"command": "SELECT 1", "db_host": "x", "db_password": "hidden"}, "config", "use auth"),
         ({"command": "SELECT 1", "dsn": "postgresql://a:hidden@b/c"}, "config", "use auth"),

@@ -21,6 +21,7 @@ from noetl.cli.main import _parser
 from noetl.cli.registry import catalog as catalog_verbs
 from noetl.cli.registry import credentials as credential_verbs
 from noetl.cli.registry.asking import answered
+from noetl.core.codec import sha256_hex
 from noetl.core.errors import ToolFailed
 from noetl.engine.credentials import CredentialOpener
 from noetl.settings import Settings, read_settings
@@ -214,7 +215,9 @@ def test_a_playbook_is_registered_listed_and_read_by_version(ask: Ask) -> None:
         "path": "examples/hello",
         "version": 1,
         "newest": 1,
-        "sha256": first["sha256"],
+        "catalog_id": first["catalog_id"],
+        "sha256": sha256_hex(PLAYBOOK.encode()),
+        "digest": sha256_hex(PLAYBOOK.encode()),
         "created": True,
         "warnings": [],
     }
@@ -282,6 +285,7 @@ async def test_the_description_names_every_route_and_body(address: str, settings
         "/api/credentials/{name}": ["delete", "get", "put"],
         "/api/catalog": ["get", "post"],
         "/api/catalog/{path}": ["get"],
+        "/api/catalog/{path}/diff": ["get"],
     }
     put = document["paths"]["/api/credentials/{name}"]["put"]
     schema = put["requestBody"]["content"]["application/json"]["schema"]

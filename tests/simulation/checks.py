@@ -29,6 +29,7 @@ class Checker:
     ended_executions: set[int] = field(default_factory=set)
     ids: set[int] = field(default_factory=set)
     loops: LoopChecker = field(default_factory=LoopChecker)
+    marks: Counter[str] = field(default_factory=Counter)
 
     def observe(self, rows: Sequence[StoredEvent]) -> None:
         for row in rows:
@@ -54,6 +55,10 @@ class Checker:
             require(key not in self.ended_commands, "a second terminal event", event)
             require(event.meta["attempt"] == self.attempts.get(key, 0), "a stale attempt reported", event)
             self.ended_commands.add(key)
+        if event.event_type == kinds.STEP_DECIDED and event.meta["outcome"] == "skipped":
+            self.marks[f"skipped by {event.meta['reason']}"] += 1
+        if "phase" in event.meta:
+            self.marks[f"asked to {event.meta['phase']}"] += 1
         if KINDS[event.event_type].closes:
             self.ended_executions.add(event.execution_id)
 

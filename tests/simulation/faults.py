@@ -13,9 +13,12 @@ from noetl.adapters.memory.faults import Faults, Mishap, Outcome
 
 # A read may fail; a write may also have happened all the same.
 READS = frozenset(
-    ("read_execution", "read_shard", "heads", "waiting", "due_timers", "next_due_in", "open_ids", "idempotent", "get")
+    (
+        *("read_execution", "read_shard", "heads", "waiting", "due_timers", "next_due_in", "open_ids", "idempotent"),
+        *("get", "claim_status", "claim_end"),
+    )
 )
-WRITES = frozenset(("advance", "own_shards", "release", "release_all", "put"))
+WRITES = frozenset(("advance", "own_shards", "release", "release_all", "put", "claim", "claim_commit"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ class SeededFaults(Faults):
     def _outcome(self, operation: str) -> Outcome:
         if self._chance.random() >= self._weather.trouble:
             return Outcome.DONE
-        if operation == "advance":
+        if operation in ("advance", "claim_commit"):
             return self._chance.choice((Outcome.NOT_DONE, Outcome.REPLY_LOST, Outcome.COMMITS_LATE))
         if operation in WRITES:
             return self._chance.choice((Outcome.NOT_DONE, Outcome.REPLY_LOST))

@@ -35,6 +35,8 @@ class SeenFrame:
     is_ended: bool = False
     is_withdrawn: bool = False
     persisted: set[int] = field(default_factory=set)
+    slot: int | None = None
+    claims: int = 0
 
     @property
     def is_open(self) -> bool:
@@ -120,6 +122,9 @@ def _dispatched(stage: SeenStage, event: Event) -> None:
     known = stage.frames.get(frame_id)
     if known is None:
         require(attempt == 1, "a frame begins with its first attempt", event)
+        if "slot" in meta:
+            _turn(stage, event)
+            return
         require(meta["first"] == stage.next_index, "rows were left out or given out twice", event)
         require(1 <= meta["concurrency"] <= meta["rows"], "a frame of no rows", event)
         stage.frames[frame_id] = SeenFrame(meta["first"], meta["rows"], meta["concurrency"])
@@ -132,6 +137,29 @@ def _dispatched(stage: SeenStage, event: Event) -> None:
     require(attempt == known.attempt + 1 == known.given_out + 1, "attempts do not rise by one", event)
     known.given_out = attempt
     require((known.first, known.rows) == (meta["first"], meta["rows"]), "a frame changed its rows", event)
+
+
+def _turn(stage: SeenStage, event: Event) -> None:
+    """A slot of a cursor begins a frame: one at a time, behind all rows that it has had."""
+    meta: Any = event.meta
+    slot = meta["slot"]
+    before = [frame for frame in stage.frames.values() if frame.slot == slot]
+    require(1 <= slot <= stage.policy["max_in_flight"], "a slot that there is not", event)
+    require(all(frame.is_ended for frame in before), "a slot has two turns at a time", event)
+    require(not before or before[-1].rows > 0, "a slot at its end has another turn", event)
+    require(meta["first"] == sum(frame.rows for frame in before), "rows of a slot were left out", event)
+    require(meta["rows"] == 0, "rows before they are claimed", event)
+    stage.frames[str(event.frame_id)] = SeenFrame(meta["first"], 0, meta["concurrency"], slot=slot)
+
+
+def _claimed(stage: SeenStage, event: Event) -> None:
+    frame, meta = _held(stage, event), event.meta
+    require(frame.slot is not None and meta["n"] == frame.claims + 1, "claims do not rise by one", event)
+    require(not frame.persisted, "rows are claimed anew after some have run", event)
+    rows: Any = meta["rows"]
+    require(rows >= 1, "a claim of nothing", event)
+    stage.total += rows - frame.rows
+    frame.rows, frame.claims = rows, frame.claims + 1
 
 
 def _frame(stage: SeenStage, event: Event) -> SeenFrame:
@@ -178,6 +206,9 @@ def _ended(stage: SeenStage, event: Event) -> None:
     frame = _frame(stage, event)
     require(event.meta["attempt"] == frame.attempt, "a stale attempt reported", event)
     outcomes: Any = event.meta["outcomes"]
+    if "claim" in event.meta:
+        # Nothing was taken, whatever was recorded before: that was rolled back.
+        stage.total, frame.rows = stage.total - frame.rows, 0
     require(sum(outcomes.values()) == frame.rows, "the rows do not add up", event)
     require(min(outcomes.values()) >= 0, "less than nothing", event)
     frame.is_ended = True
@@ -199,7 +230,10 @@ def _done(stage: SeenStage, event: Event) -> None:
     counts = stage.counts
     require(meta["done"] == counts["success"] + counts["failed"], f"{dict(counts)} were counted", event)
     require(meta["failed"] == counts["failed"], f"{dict(counts)} were counted", event)
-    if meta["status"] == "ok":
+    require(meta["total"] == stage.total, f"{stage.total} rows were counted", event)
+    if meta["status"] == "ok" and any(frame.slot is not None for frame in stage.frames.values()):
+        require(stage.total == meta["done"], "rows are missing", event)
+    elif meta["status"] == "ok":
         require(stage.next_index == stage.total == meta["done"], "rows are missing", event)
 
 
@@ -207,6 +241,7 @@ _CHECKS = {
     kinds.LOOP_STARTED: _loop_started,
     kinds.FRAME_DISPATCHED: _dispatched,
     kinds.FRAME_STARTED: _started,
+    kinds.CURSOR_CLAIMED: _claimed,
     kinds.FRAME_HEARTBEAT: _heartbeat,
     kinds.FRAME_ABANDONED: _abandoned,
     kinds.FRAME_COMMITTED: _ended,

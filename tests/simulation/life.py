@@ -15,7 +15,7 @@ from noetl.adapters.memory.payloads import Contents, MemoryPayloads
 from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.core.codec import canonical_json, sha256_hex
-from noetl.core.errors import Failure, NoetlError, PlaybookUnknown
+from noetl.core.errors import Failure, NoetlError, PlaybookUnknown, ScriptUnavailable
 from noetl.engine.children.starter import ChildStarter
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
@@ -26,14 +26,17 @@ from noetl.engine.control.timers import Timers
 from noetl.engine.control.watch import Watchers
 from noetl.engine.executions import ExecutionService
 from noetl.engine.payloads import Payloads
+from noetl.engine.pinning.pinner import Pinner
+from noetl.engine.pinning.scripts import ScriptPinner
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.starting import Starter
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
+from noetl.ports.catalog import CatalogEntry
 from noetl.ports.owner import Owner
 from noetl.ports.secrets import Credential
 from noetl.ports.session import ControlPlane, Fact
-from noetl.ports.tool import ToolCall, ToolResult
+from noetl.ports.tool import Tool, ToolCall, ToolResult
 from tests.simulation.faults import Weather
 from tests.simulation.frames import LoopChecker, require
 
@@ -141,11 +144,42 @@ class Shelf:
     async def find(self, path: str, *, version: int | None, owner: Owner) -> Booklet:
         if path not in self.texts:
             raise PlaybookUnknown(f"no playbook {path!r} in version {version} for {owner.tenant_id}")
-        return Booklet(self.texts[path])
+        entry = CatalogEntry(
+            catalog_id=1,
+            tenant_id=owner.tenant_id,
+            organization_id=owner.organization_id,
+            path=path,
+            sha256="",
+            media_type="",
+            name=path,
+            payload={},
+            version=1,
+            created_at="",
+        )
+        return Booklet(self.texts[path], entry)
+
+    async def find_id(self, catalog_id: int, *, owner: Owner) -> Booklet:
+        raise PlaybookUnknown(f"no playbook {catalog_id} for {owner.tenant_id}")
 
 
 class Booklet(NamedTuple):
     text: str
+    entry: CatalogEntry
+
+
+class NoSurroundings:
+    """No script files, and nothing in the catalog when an execution begins."""
+
+    roots = ()
+
+    async def read(self, uri: str) -> bytes:
+        raise ScriptUnavailable(f"no {uri} here")
+
+    async def find(
+        self, path: str, *, version: int | None, tenant_id: str, organization_id: str
+    ) -> CatalogEntry | None:
+        del path, version, tenant_id, organization_id
+        return None
 
 
 class Life:
@@ -184,11 +218,13 @@ class Life:
             clock=clock,
         )
         self.shelf = Shelf()
+        pinner = Pinner(ScriptPinner(NoSurroundings(), self.payloads), catalog=NoSurroundings())
+        starter = Starter(payloads=self.payloads, renderer=self.tool, pinner=pinner, ids=self._ids, clock=clock)
         children = ChildStarter(
             states=self.states,
             playbooks=self.playbooks,
             payloads=self.payloads,
-            starter=Starter(payloads=self.payloads, renderer=self.tool, ids=self._ids, clock=clock),
+            starter=starter,
             finder=self.shelf,
         )
         self.decider = Decider(parts, producer="noetl://tenant/acme/org/sales/host/simulated", children=children)
@@ -197,7 +233,7 @@ class Life:
             decider=self.decider,
             executions=self.executions,
             payloads=self.payloads,
-            renderer=self.tool,
+            starter=starter,
             shard_count=len(database.tables.heads),
         )
         self.dispatcher = Dispatcher(
@@ -209,6 +245,8 @@ class Life:
         )
         self.is_open = asyncio.Event()
         self.session: NoisySession | None = None
+        # Tools that a story brings along.
+        self.more_tools: dict[str, Tool] = {}
 
     async def run(self) -> None:
         """As `wiring.Engine` does it."""
@@ -226,7 +264,7 @@ class Life:
                 session=session,
                 playbooks=self.playbooks,
                 payloads=self.payloads,
-                tools={self.tool.kind: self.tool},
+                tools={self.tool.kind: self.tool, **self.more_tools},
                 renderer=self.tool,
                 clock=self._clock,
                 credentials=NoCredentials(),

@@ -56,8 +56,8 @@ class PlaybookMaker:
         given = {"n": self._chance.randrange(100), "seed": "{{ workload.seed }}", **(values or {})}
         return {"kind": "python", "code": "work", "input": given, **fields}
 
-    def _add(self, name: str, tool: object, following: object) -> str:
-        self._steps.append({"step": name, "tool": tool, "next": following})
+    def _add(self, name: str, tool: object, following: object, **keys: Any) -> str:
+        self._steps.append({"step": name, "tool": tool, "next": following, **keys})
         return name
 
     def _sequence(self, following: str, *, depth: int) -> str:
@@ -68,6 +68,7 @@ class PlaybookMaker:
 
     def _block(self, following: str, *, depth: int) -> str:
         plain = [self._chain, self._choice, self._handled, self._retried, self._pipeline, self._asked]
+        plain += [self._admitted, self._guarded]
         if self._may_fail and self._chance.random() < 0.3:
             self._may_fail = False
             return self._chance.choice((self._unhandled, self._fatal_loop))(following)
@@ -101,6 +102,51 @@ class PlaybookMaker:
         guard, chosen = f"{{{{ {itself}.items[1] > 500 }}}}", f"{{{{ {itself}.value + 1 }}}}"
         arcs = [{"step": other, "when": guard, "set": {f"ctx.{name}": chosen}}, {"step": following}]
         return self._add(name, self._tool(), {"arcs": arcs})
+
+    def _condition(self, requester: str) -> object:
+        """About the step that requests the one which is judged: by the router, or by a worker."""
+        modulus = self._chance.randint(1, 3)
+        return self._chance.choice(
+            (
+                f"{{{{ {requester}.value % {modulus} == 0 }}}}",
+                f"{{{{ result.value % {modulus} == 0 and event.name == 'step.done' }}}}",
+                f"{{{{ output.data.items[1] % {modulus} == 0 }}}}",
+                f"{{{{ steps[ctx.absent | default('{requester}')].value % {modulus} == 0 }}}}",
+                self._chance.random() < 0.5,
+            )
+        )
+
+    def _admitted(self, following: str) -> str:
+        """A side branch that may not be admitted; where it would lead nobody waits for it then."""
+        name, side = self._name("gate"), self._name("judged")
+        rules = [
+            {"when": "{{ missing > 1 }}", "then": {"allow": False}},
+            {"when": self._condition(name), "then": {"allow": self._chance.random() < 0.5}},
+            {"else": {"then": {"allow": self._chance.random() < 0.5}}},
+        ]
+        admit = {"policy": {"admit": {"rules": rules[self._chance.randint(0, 2) :]}}}
+        if self._chance.random() < self._loops:
+            loop = {"in": self._collection(), "iterator": "item", "spec": {"frame": self._frame()}}
+            self._looped(side, loop, self._row_tool(), following, spec=admit)
+        else:
+            self._add(side, self._tool({"from": f"{{{{ {name}.value }}}}"}), following, spec=admit)
+        arcs = [{"step": side}, {"step": following}]
+        return self._add(name, self._tool(), {"spec": {"mode": "inclusive"}, "arcs": arcs})
+
+    def _guarded(self, following: str) -> str:
+        """A step with the deprecated guard: skipped, it leads on through its first matching arc."""
+        name, other, before = self._name("guarded"), self._name("side"), self._name("chain")
+        self._add(other, self._tool({"own": f"{{{{ {name}.value | default('none') }}}}"}), following)
+        itself = f"steps[ctx.absent | default('{before}')]"
+        skipped = self._chance.choice(
+            (
+                "{{ output.status == 'ok' and not output.data }}",
+                f"{{{{ event.name == 'call.done' and not output.data and {itself}.value >= 0 }}}}",
+            )
+        )
+        arcs = [{"step": other, "when": skipped, "set": {f"ctx.{name}": "skipped"}}, {"step": following}]
+        self._add(name, self._tool(), {"arcs": arcs}, when=self._condition(before))
+        return self._add(before, self._tool(), name)
 
     def _handled(self, following: str) -> str:
         name = self._name("broken")

@@ -61,6 +61,7 @@ class Scene:
             weather=Weather(),
             slots=self.slots,
         )
+        self.equip(life)
         task = asyncio.ensure_future(life.run())
         opened = asyncio.ensure_future(life.is_open.wait())
         await asyncio.wait([task, opened], return_when=asyncio.FIRST_COMPLETED)
@@ -75,6 +76,9 @@ class Scene:
                 task.result()
             assert is_alive, "the process ended by itself"
         check_cache(self.database, life.states)
+
+    def equip(self, life: Life) -> None:
+        """What a story brings along for every process."""
 
     def play(self, story: Coroutine[Any, Any, None]) -> None:
         run_simulated(story, self.clock, random.Random("loop"))

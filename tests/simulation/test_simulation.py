@@ -43,6 +43,12 @@ def test_other_seeds_give_other_ledgers() -> None:
     assert len({simulate_fair(seed).digest for seed in range(10)}) == 10
 
 
+def test_steps_of_these_playbooks_are_turned_down_and_asked_about() -> None:
+    seen = sum((Counter(simulate_fair(seed).seen) for seed in range(15)), Counter[str]())
+    for mark in ("skipped by admission", "skipped by guard", "asked to admit", "asked to skip"):
+        assert seen[mark] > 0, f"no seed has {mark!r}"
+
+
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_goes_wrong_the_outcome_is_the_same(seed: int) -> None:
     check_seed(seed)
@@ -87,7 +93,8 @@ def test_whatever_goes_wrong_no_row_of_a_loop_is_lost_in_a_long_run(first: int) 
 def test_whatever_goes_wrong_the_outcome_is_the_same_in_a_long_run(first: int) -> None:
     seen = sum((check_seed(seed) for seed in range(first, first + PART)), Counter[str]())
     # Marks: the rare branches were really taken.
-    for mark in ("crash", "advance not done", "advance reply lost", "advance commits late", "read_execution not done"):
+    weather = ("crash", "advance not done", "advance reply lost", "advance commits late", "read_execution not done")
+    for mark in (*weather, "skipped by admission", "skipped by guard", "asked to admit", "asked to skip"):
         assert seen[mark] > 0, f"{PART} seeds without {mark!r}"
 
 

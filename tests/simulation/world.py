@@ -115,7 +115,7 @@ class World:
             digest=digest_of(self.database),
             events=sum(map(len, self.database.tables.shards.values())),
             lives=self.lives,
-            seen={**self.faults.seen, **self.checker.loops.marks},
+            seen={**self.faults.seen, **self.checker.loops.marks, **self.checker.marks},
         )
 
     async def _keep_alive(self) -> None:
@@ -201,6 +201,7 @@ class World:
                 "variables": {name: entry.to_json() for name, entry in state.variables.items()},
                 "steps": {name: await self._step(state, result) for name, result in state.step_results.items()},
                 "runs": dict(state.runs),
+                "skipped": dict(state.skipped_steps),
                 "last_step": state.last_step,
                 "result": None if state.result is None else state.result["context"],
             }

@@ -12,7 +12,8 @@ from typing import Any
 
 from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState
-from noetl.engine.executions import StartRequest
+from noetl.engine.catalog import Registered
+from noetl.engine.executions import Origin, StartRequest
 from noetl.settings import read_settings
 from noetl.wiring import Engine, prepare_database
 
@@ -48,6 +49,12 @@ class Running:
         )
         return (await self.engine.service.start(request)).execution_id
 
+    async def start_version(self, path: str, version: int | None = None) -> int:
+        """Start a playbook of the catalog."""
+        found = await self.engine.catalog.find(path, version=version, owner=_Owner())
+        request = StartRequest(text=found.text, file=path, payload={}, **OWNER)
+        return (await self.engine.service.start(request, Origin(entry=found.entry))).execution_id
+
     async def finish(self, execution_id: int) -> Told:
         state = await self.engine.service.wait_terminal(execution_id, timeout_seconds=30, **OWNER)
         assert state.is_terminal, state
@@ -57,10 +64,10 @@ class Running:
     async def run(self, body: str, payload: Mapping[str, object] | None = None) -> Told:
         return await self.finish(await self.start(body, payload))
 
-    async def register(self, path: str, body: str) -> None:
+    async def register(self, path: str, body: str) -> Registered:
         """Put a playbook into the catalog."""
         text = HEAD.replace("name: test", f"name: test, path: {path}") + textwrap.dedent(body)
-        await self.engine.catalog.register(text, file="registered.yaml", owner=_Owner())
+        return await self.engine.catalog.register(text, file="registered.yaml", owner=_Owner())
 
     async def state(self, execution_id: int) -> ExecutionState:
         return await self.engine.service.state(execution_id, **OWNER)
@@ -78,8 +85,11 @@ class Running:
 
 
 @asynccontextmanager
-async def running_engine(address: str, home: Path) -> AsyncIterator[Running]:
-    settings = read_settings({"NOETL_HOME": str(home)})
+async def running_engine(
+    address: str, home: Path, variables: Mapping[str, str] | None = None
+) -> AsyncIterator[Running]:
+    """`variables` are more of the environment of the process."""
+    settings = read_settings({"NOETL_HOME": str(home), **(variables or {})})
     await prepare_database(settings, address, is_embedded=True)
     engine = Engine(settings, address, instance="test")
     await engine.open()

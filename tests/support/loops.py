@@ -14,19 +14,21 @@ from typing import Any
 from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
-from noetl.core.errors import Failure
+from noetl.core.errors import Failure, TemplateFailed
 from noetl.core.event import Event
 from noetl.core.execution.context import command_body
-from noetl.core.execution.looping.loops import CannotLoop, rows_of
+from noetl.core.execution.looping.loops import rows_of
+from noetl.core.execution.looping.policy import CannotLoop
 from noetl.core.execution.state import Command, CommandStatus, Frame, Stage
-from noetl.core.expression import OutputView, plain, render_value, view_of
-from noetl.core.reference import Result
+from noetl.core.expression import plain, render_value
+from noetl.core.reference import MEDIA_LOOP, Result
 from noetl.engine.control.facts import abandoned, claim_draft, exhausted, fact_draft
 from noetl.engine.payloads import Payloads
-from noetl.engine.results import failed_view, loop_records, loop_result
+from noetl.engine.results import loop_records, loop_result
+from noetl.engine.stored.outcome import completing_names
 from noetl.engine.work.pipeline.outcome import atom_document, error_document, recorded_error
 from noetl.ports.session import Fact
-from tests.support.playbooks import JsonObject, Simulated, address_of, graph, step
+from tests.support.playbooks import JsonObject, Simulated, address_of, graph, result_view, step
 
 # What a row gives: a value, or the failure of the row.
 Outcome = object
@@ -93,7 +95,9 @@ class Looping(Simulated):
         reference = self.state.step_results[name].reference
         assert reference is not None
         document: Any = self.payloads[str(reference["sha256"])]
-        return document
+        if reference["media_type"] != MEDIA_LOOP:
+            return document
+        return loop_result(document, document["frames"][0]["records"])
 
     # --- frames ------------------------------------------------------------------------------------------
 
@@ -163,12 +167,16 @@ class Looping(Simulated):
         loop = self.playbook.steps[command.step].loop
         assert loop is not None
         try:
-            rows = rows_of(command.step, plain(render_value(loop.collection, self._names(command), now="")))
+            given = render_value(loop.collection, self._names(command), now="", allow_loops=True)
+            rows = rows_of(command.step, plain(given))
             document = {"total": len(rows), "rows": rows}
             self._keep(document)
             result = Result(status="ok", reference=address_of(document).reference, context={"total": len(rows)})
         except CannotLoop as refusal:
             result = Result(status="error", context={"error": refusal.error})
+        except TemplateFailed as error:
+            failure = Failure(kind="template", code=error.code, message=str(error))
+            result = Result(status="error", context={"error": recorded_error(failure)})
         self._fact(command, kinds.COMMAND_COMPLETED, result.to_json(), None)
 
     def seal(self, command_id: str) -> None:
@@ -182,18 +190,16 @@ class Looping(Simulated):
             "status": "ok" if failure is None else "error",
             "frames": stage["outputs"],
         }
-        value: JsonObject = loop_result(document, asyncio.run(loop_records(self._readable(), document, **OWNER)))
-        if failure is not None:
-            value = failed_view(failure, value)
-        view = view_of(value, extras={"data": value["results"], "result": value["results"]})
-        output = OutputView(status=document["status"], data=value, error=failure)
-        names = {command.step: view, "steps": {command.step: view}, "output": output, "error": failure}
-        names |= {"outcome": output, "result": view, "response": view}
+        records = asyncio.run(loop_records(self._readable(), document, **OWNER))
+        document["frames"] = [{"first": 0, "rows": stage["total"], "ref": None, "records": records}]
+        reference = address_of(document, MEDIA_LOOP).reference
+        envelope = {"status": document["status"], "ref": reference.to_json(), "error": failure}
+        names = completing_names(command.step, envelope, result_view(document, failure, MEDIA_LOOP))
         context: JsonObject = {"atoms": atom_document(self.playbook.steps[command.step].atoms, names)}
         if failure is not None:
             context["error"] = failure
-        self._keep(value)
-        result = Result(status=document["status"], reference=address_of(value).reference, context=context)
+        self._keep(document)
+        result = Result(status=document["status"], reference=reference, context=context)
         event_type = kinds.COMMAND_COMPLETED if failure is None else kinds.COMMAND_FAILED
         self._fact(command, event_type, result.to_json(), None)
 

@@ -23,13 +23,28 @@ from noetl.core.execution.decide import Decision, decide
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.lifecycle import limited_draft
 from noetl.core.execution.state import Command, Entry, ExecutionState
-from noetl.core.expression import plain, render, view_of
+from noetl.core.execution.values import facts_of, iteration
+from noetl.core.execution.writes import nested
+from noetl.core.expression import (
+    FailedView,
+    LoopView,
+    ResultRows,
+    Scope,
+    is_true,
+    plain,
+    render,
+    render_value,
+    view_of,
+)
+from noetl.core.expression.views import loop_summary
 from noetl.core.kinds import KINDS
-from noetl.core.limits import ATOM_BYTES_MAX
 from noetl.core.playbook.compile import compile_playbook
-from noetl.core.playbook.compiled import CompiledPlaybook
-from noetl.core.reference import MEDIA_JSON, Payload, Result, address
-from noetl.engine.work.pipeline.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.core.playbook.compiled import Answer, CompiledPlaybook
+from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result, address
+from noetl.core.results.failures import error_of
+from noetl.engine.stored.outcome import completing_names
+from noetl.engine.work.names import outcome_names
+from noetl.engine.work.pipeline.outcome import answer_bytes_max, atom_document, recorded_error
 
 FILE = "demo.yaml"
 INSTALLED = frozenset(("noop", "python"))
@@ -40,7 +55,6 @@ _TENANT, _ORGANIZATION = "acme", "sales"
 _START = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 JsonObject = dict[str, Any]
-Answer = Callable[[int], object]
 
 
 # --- documents -------------------------------------------------------------------------------------------
@@ -161,15 +175,21 @@ class Simulated:
         """Answer an `evaluate` command as a worker does: from the body of the command, from nothing else."""
         command = self.state.commands[command_id]
         names = self._names(command)
-        template = self.playbook.expressions[str(command.expression)].template
+        expression = self.playbook.expression(str(command.expression))
+        options: JsonObject = {"now": self._now(command), "allow_loops": True}
         result = Result(status="ok")
         try:
-            value = plain(render(template, names, now="1999-09-09T09:09:09Z", allow_loops=True))
+            if expression.value is not None:
+                value = plain(render_value(expression.value, names, **options))
+            else:
+                value = plain(render(expression.template, names, **options))
+            if expression.answer is Answer.TRUTH:
+                value = is_true(value)
         except TemplateFailed as error:
             failure = Failure(kind="template", code=error.code, message=str(error))
             result = Result(status="error", context={"error": recorded_error(failure)})
         else:
-            if len(canonical_bytes(value)) <= ATOM_BYTES_MAX:
+            if not expression.is_hidden and len(canonical_bytes(value)) <= answer_bytes_max(expression.answer):
                 result = Result(status="ok", context={"value": value})
             else:
                 result = replace(result, reference=address_of(value).reference)
@@ -307,43 +327,41 @@ class Simulated:
         body: Any = json.loads(canonical_bytes(command_body(self.state, self.playbook, command)))
         workload = {name: self._entry(entry) for name, entry in body["workload"].items()}
         variables = {name: self._entry(entry) for name, entry in body["ctx"].items()}
-        raw = {name: self._raw(envelope) for name, envelope in body["steps"].items()}
-        steps = {name: view_of(value) for name, value in raw.items()}
+        steps = {name: self._view(envelope) for name, envelope in body["steps"].items()}
         names: dict[str, object] = {
             **workload,
             **steps,
             **variables,
             "workload": workload,
-            "ctx": {**raw, **workload, **variables},
+            "ctx": Scope(variables, workload, steps),
             "steps": steps,
-            "execution_id": "77",
+            **facts_of(self.state),
+            "iter": iteration(body.get("iter")),
         }
-        if command.step in steps:
-            envelope = body["steps"][command.step]
-            failure = _recorded(envelope["error"]) if envelope["status"] == "error" else None
-            names.update(_step_names(command.step, raw[command.step], failure))
-        return names
+        if self.playbook.playbook.spec is not None:
+            names["spec"] = self.playbook.playbook.spec
+        if "args" in body:
+            names["args"] = {name: self._entry(entry) for name, entry in body["args"].items()}
+        return {**names, **outcome_names(body, names, self.playbook, now=body["now"])}
+
+    def _now(self, command: Command) -> str:
+        return str(command_body(self.state, self.playbook, command)["now"])
 
     def _entry(self, entry: JsonObject) -> object:
-        if "ref" not in entry:
-            return entry["v"]
-        value: Any = self.payloads[entry["ref"]["sha256"]]
-        for key in entry["path"]:
-            value = value[key]
+        value: Any = entry.get("v")
+        if "ref" in entry:
+            value = plain(result_view(self.payloads[entry["ref"]["sha256"]], None, entry["ref"]["media_type"]))
+            for key in entry["path"]:
+                value = value[key]
+        for patch in entry.get("patches", ()):
+            value = nested(value, patch["below"], self._entry(patch))
         return value
 
-    def _raw(self, envelope: JsonObject) -> object:
+    def _view(self, envelope: JsonObject) -> object:
         reference = envelope["ref"]
         value = None if reference is None else self.payloads[reference["sha256"]]
-        if envelope["status"] == "error":
-            base = value if isinstance(value, dict) else {}
-            return {**base, "status": "error", "error": envelope["error"]}
-        return value
-
-
-def _recorded(error: JsonObject) -> Failure:
-    members: JsonObject = {name: error.get(name) for name in ("kind", "message", "code", "status", "exception_type")}
-    return Failure(**members, retryable=error["retryable"])
+        media_type = MEDIA_JSON if reference is None else reference["media_type"]
+        return result_view(value, envelope["error"] if envelope["status"] == "error" else None, media_type)
 
 
 def _moment(version: int) -> str:
@@ -351,28 +369,27 @@ def _moment(version: int) -> str:
     return (_START + datetime.timedelta(seconds=version)).isoformat().replace("+00:00", "Z")
 
 
-def address_of(value: object) -> Payload:
+def address_of(value: object, media_type: str = MEDIA_JSON) -> Payload:
     """The payload of a value, as a worker would keep it."""
     return address(
         canonical_bytes(value),
-        media_type=MEDIA_JSON,
+        media_type=media_type,
         store="db",
         tenant_id=_TENANT,
         organization_id=_ORGANIZATION,
     )
 
 
+def result_view(value: Any, recorded: JsonObject | None, media_type: str = MEDIA_JSON) -> object:
+    """What templates see of a step's result; `recorded` is what the ledger says of its failure."""
+    view = view_of(value)
+    if media_type == MEDIA_LOOP:
+        view = LoopView(loop_summary(value), ResultRows(value["frames"][0]["records"]))
+    return view if recorded is None else FailedView(error_of(recorded), view)
+
+
 def _step_names(step_name: str, value: object, failure: Failure | None) -> dict[str, object]:
     """A completing step under its own name and as `output`."""
-    outcome = TaskOutcome(value=value, failure=failure, attempt=1, duration_ms=0.0, started_at="")
-    output, view = outcome.output(), outcome.view()
-    error = plain(output["error"]) if failure is not None else None
-    return {
-        step_name: view,
-        "steps": {step_name: view},
-        "output": output,
-        "outcome": output,
-        "result": view,
-        "response": view,
-        "error": error,
-    }
+    recorded = None if failure is None else recorded_error(failure)
+    envelope = {"status": "ok" if recorded is None else "error", "ref": None, "error": recorded}
+    return completing_names(step_name, envelope, result_view(value, recorded))

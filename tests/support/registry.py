@@ -13,14 +13,18 @@ import uvicorn
 from fastapi import FastAPI
 
 from noetl.adapters.objects.filesystem import FilePayloads
+from noetl.adapters.objects.scripts import RootedScripts
 from noetl.adapters.postgres.payloads import PostgresPayloads
 from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.registry.catalog import PostgresCatalog
 from noetl.adapters.postgres.registry.credentials import PostgresCredentials
+from noetl.adapters.system.ids import SnowflakeIds
 from noetl.cli.client import Client
 from noetl.engine.catalog import CatalogService
 from noetl.engine.credentials import CredentialService
 from noetl.engine.payloads import Payloads
+from noetl.engine.pinning.pinner import Pinner
+from noetl.engine.pinning.scripts import ScriptPinner
 from noetl.engine.playbooks import Playbooks
 from noetl.processes.server import problems
 from noetl.processes.server.auth import EVERYTHING, Doorkeeper
@@ -29,6 +33,8 @@ from noetl.processes.server.routes import catalog, credentials
 from noetl.processes.server.routing import API, install
 from noetl.settings import Settings
 from noetl.wiring import credential_cipher
+
+KINDS = frozenset({"noop", "python", "playbook", "postgres"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +50,17 @@ def registry_of(address: str, settings: Settings) -> Registry:
     reader = Reader(address, size_max=4)
     payloads = Payloads(small=PostgresPayloads(reader), large=FilePayloads(settings.home / "payloads"))
     cipher = credential_cipher(settings, is_embedded=settings.postgres_dsn is None)
+    catalog, sealed = PostgresCatalog(reader), PostgresCredentials(reader)
+    scripts = ScriptPinner(RootedScripts(settings.script_roots), payloads)
     return Registry(
         reader,
-        CredentialService(PostgresCredentials(reader), cipher),
+        CredentialService(sealed, cipher),
         CatalogService(
-            PostgresCatalog(reader), playbooks=Playbooks(payloads, kinds=frozenset({"noop"})), payloads=payloads
+            catalog,
+            playbooks=Playbooks(payloads, kinds=KINDS),
+            payloads=payloads,
+            pinner=Pinner(scripts, catalog=catalog, credentials=sealed),
+            ids=SnowflakeIds(node=0),
         ),
     )
 

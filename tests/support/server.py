@@ -76,12 +76,12 @@ class Place:
     url: str = ""
     processes: list[Process] = field(default_factory=list)
 
-    def start(self, *words: str, **extra: str) -> Process:
+    def start(self, *words: str, program: str = "noetl", **extra: str) -> Process:
         number = len(self.processes)
         log = self.home / f"{number}-{words[0]}.log"
         with log.open("wb") as file:
             popen = subprocess.Popen(
-                [sys.executable, "-m", "noetl", *words],
+                [sys.executable, "-m", program, *words],
                 env={**self.environment, **extra},
                 stdin=subprocess.DEVNULL,
                 stdout=file,

@@ -11,26 +11,35 @@ from noetl.ports.secrets import Credential
 from tests.support.aio import asynchronous
 
 CANARY = "canary-Zq8fX2"
-OWNER = {"tenant_id": "acme", "organization_id": "sales"}
 
 
 class Known:
-    """A source with two credentials of one owner."""
+    """Sources with a keychain entry, two stored credentials and one variable."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str, str]] = []
+        self.asked: list[tuple[str, str]] = []
 
-    async def open(self, name: str, *, tenant_id: str, organization_id: str) -> Credential:
-        self.asked.append((tenant_id, organization_id, name))
+    async def named(self, name: str) -> Credential:
+        self.asked.append(("named", name))
+        if name == "entry":
+            return Credential(name=name, type="oauth2", data=Secret({"token": CANARY}))
+        return await self.stored(name)
+
+    async def stored(self, name: str) -> Credential:
+        self.asked.append(("stored", name))
         if name not in ("pg", "api"):
             raise ToolFailed(
                 Failure(kind="auth", code="CREDENTIAL_UNKNOWN", message=f"there is no credential {name!r}")
             )
         return Credential(name=name, type="postgres", data=Secret({"host": "db", "password": CANARY}))
 
+    def variable(self, name: str) -> Credential:
+        self.asked.append(("variable", name))
+        return Credential(name=name, type="secret", data=Secret({"value": CANARY}))
+
 
 async def resolved(auth: object) -> Auth:
-    return await resolve_auth(auth, Known(), **OWNER)
+    return await resolve_auth(auth, Known())
 
 
 async def one(auth: object) -> tuple[str, str, object]:
@@ -52,11 +61,27 @@ async def test_no_auth_is_none() -> None:
 
 
 @asynchronous
-async def test_a_text_is_the_name_of_a_credential_of_this_owner() -> None:
+async def test_a_text_is_the_name_of_an_entry_or_a_credential() -> None:
     source = Known()
-    found = await resolve_auth(" pg ", source, **OWNER)
+    found = await resolve_auth(" pg ", source)
     assert isinstance(found, Credential)
-    assert source.asked == [("acme", "sales", "pg")]
+    assert source.asked == [("named", "pg"), ("stored", "pg")]
+    assert await one("entry") == ("entry", "oauth2", {"token": CANARY})
+    assert (await one({"key": "entry", "type": "bearer"}))[:2] == ("entry", "bearer")
+
+
+@asynchronous
+async def test_a_secret_is_a_stored_credential_and_never_an_entry() -> None:
+    assert (await one({"source": "secret", "name": "api"}))[0] == "api"
+    assert (await one({"source": "secret", "secret_name": "api"}))[0] == "api"
+    assert (await refused({"source": "secret", "name": "entry"})).code == "CREDENTIAL_UNKNOWN"
+
+
+@asynchronous
+async def test_a_variable_of_the_worker_is_a_secret_of_one_value() -> None:
+    assert await one({"source": "env", "name": "API_TOKEN"}) == ("API_TOKEN", "secret", {"value": CANARY})
+    assert (await one({"source": "env", "name": "API_TOKEN", "type": "bearer"}))[1] == "bearer"
+    assert (await refused({"source": "env"})).kind == "config"
 
 
 @pytest.mark.parametrize(
@@ -93,8 +118,7 @@ async def test_the_type_can_be_overridden(auth: dict[str, object], type_: str) -
 
 @asynchronous
 async def test_fields_are_laid_over_the_credential_and_leave_it_as_it_was() -> None:
-    source = Known()
-    original = await source.open("pg", **OWNER)
+    original = await Known().stored("pg")
     found = await one({"key": "pg", "fields": {"host": "other", "port": 1}})
     assert found == ("pg", "postgres", {"host": "other", "port": 1, "password": CANARY})
     assert original.data.reveal() == {"host": "db", "password": CANARY}
@@ -126,10 +150,9 @@ async def test_an_unknown_credential_is_named_and_nothing_else() -> None:
         assert (failure.kind, failure.code, failure.retryable) == ("auth", "CREDENTIAL_UNKNOWN", False)
 
 
-@pytest.mark.parametrize("source", ["env", "secret", "adc"])
 @asynchronous
-async def test_a_source_that_is_not_there_is_unsupported_and_says_what_to_do(source: str) -> None:
-    failure = await refused({"source": source, "name": "TOKEN"})
+async def test_the_credentials_of_a_cloud_are_unsupported_and_it_says_what_to_do() -> None:
+    failure = await refused({"source": "adc", "name": "TOKEN"})
     assert failure.kind == "unsupported"
     assert "noetl credential set" in failure.message
 

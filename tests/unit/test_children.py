@@ -13,6 +13,7 @@ from noetl.core.execution import children
 from noetl.core.execution.context import command_body
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Child, CommandStatus, Status
+from noetl.core.limits import CALLER_BYTES_MAX
 from noetl.core.reference import Result
 from noetl.engine.children.starter import wanted_by
 from noetl.engine.work.children import ChildRequest, child_request
@@ -261,7 +262,8 @@ def test_a_request_has_the_rendered_fields() -> None:
     [
         ({}, 60, "path is required"),
         ({"path": 7}, 60, "path is required"),
-        ({"catalog_id": 12}, 60, "catalog_id is not supported"),
+        ({"catalog_id": 0}, 60, "catalog_id must be"),
+        ({"catalog_id": "newest"}, 60, "catalog_id must be"),
         ({"path": "x", "version": "newest"}, 60, "version must be"),
         ({"path": "x", "version": True}, 60, "version must be"),
         ({"path": "x", "payload": [1]}, 60, "payload must be a mapping"),
@@ -304,6 +306,8 @@ GIVEN: dict[str, Any] = {
         {"timeout_seconds": 0},
         {"timeout_seconds": 1e12},
         {"timeout_seconds": "60"},
+        {"iter": [1]},
+        {"iter": {"row": "x" * CALLER_BYTES_MAX}},
     ],
 )
 def test_a_fact_of_another_shape_is_refused(wrong: dict[str, object]) -> None:
@@ -316,3 +320,9 @@ def test_a_fact_without_a_resume_point_is_refused() -> None:
     with pytest.raises(RequestInvalid, match="another shape"):
         wanted_by(Fact(1, "a#1", 1, kinds.CHILD_STARTED, meta=GIVEN))
     assert wanted_by(Fact(1, "a#1", 1, kinds.CHILD_STARTED, meta=GIVEN, payload_ref=RESUME)).path == "lib/x"
+
+
+def test_a_fact_may_say_which_row_starts_the_child() -> None:
+    for row in (None, {"index": 1, "row": "x"}):
+        fact = Fact(1, "a#1", 1, kinds.CHILD_STARTED, meta={**GIVEN, "iter": row}, payload_ref=RESUME)
+        assert wanted_by(fact).iteration == row

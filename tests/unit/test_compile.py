@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noetl.core.errors import TemplateFailed
 from noetl.core.expression import parse_count, render_value
+from noetl.core.limits import DOCUMENT_WARNINGS_MAX
 from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledStep, CompiledTask
 from noetl.core.playbook.model import Action
 from noetl.core.playbook.needs import Needs
-from tests.support.playbooks import FILE, compiled, graph, step, workflow
+from tests.support.playbooks import FILE, compiled, document, graph, problems, step, workflow
 
 
 def warned(text: str) -> list[tuple[str, str]]:
@@ -102,7 +104,8 @@ def test_a_thousand_steps_compile_in_a_moment() -> None:
     playbook = compiled(text)
     assert time.perf_counter() - started < 5
     assert playbook.steps["s0"].reaches.bit_count() == 999
-    assert len(playbook.warnings) == 1_000
+    assert len(playbook.warnings) == DOCUMENT_WARNINGS_MAX + 1
+    assert playbook.warnings[-1].code == "too_many_warnings"
 
 
 def test_a_step_that_nothing_leads_to_is_legal_with_a_warning() -> None:
@@ -165,7 +168,7 @@ def test_the_key_of_an_expression_is_unique_whatever_steps_and_values_are_called
             step("0", {"step": "end", "when": "{{ 5 }}"}),
         )
     )
-    sources = sorted(one.template.source for one in playbook.expressions.values())
+    sources = sorted(one.template.source for one in playbook.expressions.values() if one.value is None)
     assert sources == ["{{ 1 }}", "{{ 1 }}", "{{ 2 }}", "{{ 3 }}", "{{ 4 }}", "{{ 5 }}"]
     assert all(key == expression.key for key, expression in playbook.expressions.items())
 
@@ -220,6 +223,13 @@ def test_the_keys_of_a_set_name_a_scope_and_a_path() -> None:
     ]
 
 
+def test_whoever_writes_to_the_workload_is_told_where_it_goes() -> None:
+    text = graph(step("s", {"step": "end", "set": {"workload.n": 1}}))
+    assert compiled(text).steps["s"].arcs[0].sets[0].path == ("workload", "n")
+    message = "step 's': the workload never changes: 'workload.n' is written to ctx.workload.n"
+    assert warned(text) == [("set_scope", message)]
+
+
 def test_scopes_of_tasks_and_rules_stay_as_they_are() -> None:
     rules = "{policy: {rules: [{when: true, then: {do: break, set: {e: 1, iter.f: 2}}}]}}"
     found = task(f"{{kind: noop, set: {{a: 1, ctx.b: 2, iter.c: 3, step.d: 4}}, spec: {rules}}}")
@@ -269,7 +279,7 @@ def test_text_that_is_no_template_stays_as_it_is_with_a_warning_and_the_rest_is_
     names: dict[str, Any] = {"n": 1}
     assert render_value(found.input, names) == {"awk": "{{ print $1 ", "n": 2, "l": [1, 1, {"x": "{{ }"}]}
     assert found.input.roots == {"n"}
-    found_here = warned(workflow(f"- {{step: s, tool: {tool}}}"))
+    found_here = warned(workflow(f"- {{step: s, tool: {tool}}}", "workload: {n: 1}"))
     assert [code for code, _ in found_here] == ["template_invalid", "template_invalid"]
     assert [message.partition(": ")[0] for _, message in found_here] == [
         "step 's', task 's_task', field 'input.awk'",
@@ -290,6 +300,18 @@ def test_a_field_that_is_null_is_left_out_and_a_warning_has_a_place() -> None:
     assert task("{kind: noop, url: null, x: 1}").fields.keys() == {"x"}
     (warning,) = compiled(workflow("- step: s\n  tool: {kind: noop, x: '{{ }'}")).warnings
     assert (warning.file, warning.line, warning.column, warning.field) == (FILE, 7, 27, "x")
+
+
+def test_the_defaults_of_the_workload_are_compiled_and_what_is_no_template_is_a_warning() -> None:
+    text = document("workload:\n  a: {b: ['{{ }', '{{ n + 1 }}']}\nworkflow: [{step: s, tool: {kind: noop}}]\n")
+    playbook = compiled(text)
+    (warning,) = playbook.warnings
+    assert (warning.code, warning.line, warning.column) == ("template_invalid", 5, 11)
+    assert warning.message.startswith("workload.a: line 1: ")
+    with pytest.raises(TemplateFailed, match="line 1"):
+        render_value(playbook.workload["a"], {"n": 1})
+    (refused,) = problems(text.replace("{{ }", "{{ n.upper() }}"))
+    assert (refused.code, refused.line) == ("template_refused", 5)
 
 
 # --- needs -----------------------------------------------------------------------------------------------
@@ -346,7 +368,7 @@ def test_an_expression_of_the_router_needs_its_own_names_only() -> None:
             """
         )
     )
-    needs = {one.template.source: one.needs.names for one in playbook.expressions.values()}
+    needs = {one.template.source: one.needs.names for one in playbook.expressions.values() if one.value is None}
     assert needs == {"{{ output.data.x + b }}": {"output", "load", "b"}, "{{ other.n }}": {"other"}}
 
 

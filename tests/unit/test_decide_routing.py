@@ -158,12 +158,14 @@ def test_a_written_value_keeps_its_type(text: str, value: object) -> None:
 
 
 def test_a_recorded_event_is_plain_data_without_synonyms() -> None:
-    run = routed("[{step: a, when: '{{ e.name == \"step.done\" }}'}, {step: b}]", {}, keys="set: {e: '{{ event }}'}")
+    arcs = "[{step: a, when: '{{ e.name == \"step.done\" }}'}, {step: b}]"
+    run = routed(arcs, {"n": 1}, keys="set: {e: '{{ event }}'}")
+    run.evaluate("start#1/eval/1")
     assert run.context["e"] == {
         "name": "call.done",
         "step": "start",
         "timestamp": "2026-01-01T00:00:03Z",
-        "payload": None,
+        "payload": {"n": 1},
     }
     assert opened(run) == ["b"]
 

@@ -120,6 +120,7 @@ def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
         kinds.LOOP_STARTED: kinds.loop_started_key(stage),
         kinds.FRAME_DISPATCHED: kinds.frame_key(kinds.FRAME_DISPATCHED, frame, 2),
         kinds.FRAME_STARTED: kinds.frame_key(kinds.FRAME_STARTED, frame, 2),
+        kinds.CURSOR_CLAIMED: kinds.cursor_claimed_key(frame, 2, 3),
         kinds.FRAME_HEARTBEAT: kinds.frame_heartbeat_key(frame, 2, 3),
         kinds.FRAME_ABANDONED: kinds.frame_key(kinds.FRAME_ABANDONED, frame, 2),
         kinds.FRAME_COMMITTED: kinds.frame_terminal_key(frame),

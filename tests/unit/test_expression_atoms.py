@@ -223,9 +223,10 @@ def test_calls_with_unpacked_arguments_are_split_too() -> None:
 def test_a_residual_that_is_too_big_is_left_to_a_worker() -> None:
     deep = "{{ " + "[" * 31 + "load.x and ctx.x" + "]" * 31 + " }}"
     assert plan_of(deep).evaluable
-    # Canonical source brackets every test, so a tree just inside the limit may come out beyond it.
-    tight = "{{ " + "[" * 30 + "ctx.x and ctx.y is in [[load.x, other.x]]" + "]" * 30 + " }}"
-    plan = plan_of(tight)
+    # The truth of a condition is one level more than the condition, which may be one too many.
+    tight = "{{ " + "- " * 47 + "load.x }}"
+    assert plan_of(tight).evaluable
+    plan = plan_of(tight, condition=True)
     assert not plan.evaluable
     assert plan.residual == compile_template(tight)
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from noetl.core.expression import OutputView, Scope, compile_template, pack, render, unpack, view_of
+from noetl.core.expression import EventName, OutputView, Scope, compile_template, pack, render, unpack, view_of
 
 NAMES = {
     "plain": {"a": [1, None, "x"]},
@@ -17,6 +17,7 @@ NAMES = {
     "output": OutputView(status="error", data={"n": 1}, error={"kind": "python"}),
     "ctx": Scope({"own": 1}, {"fallback": 2}, {"step": view_of({"x": 3})}),
     "steps": {"a b": view_of({"n": 4})},
+    "event": {"name": EventName("call.done"), "payload": view_of({"rows": [1, 2]})},
 }
 
 
@@ -36,6 +37,8 @@ NAMES = {
         "{{ ctx.own }}{{ ctx.fallback }}{{ ctx.step.data.x }}",
         "{{ ctx }}",
         "{{ steps['a b'].data.n }}",
+        "{{ event.name == 'step.done' }}{{ event.name == 'call.error' }}{{ event.payload.data.rows | length }}",
+        "{{ event }}",
     ],
 )
 def test_a_template_sees_the_same_after_the_journey(source: str) -> None:

@@ -29,7 +29,7 @@ from noetl.core.expression import (
 )
 from noetl.core.expression.analysis import SANDBOX, check, nodes, parse, sole_expression
 from noetl.core.expression.evaluation import Evaluation
-from noetl.core.expression.template import _compile_tree, evaluate
+from noetl.core.expression.template import _program_template, evaluate
 from noetl.core.expression.writing import write
 
 json_values = st.recursive(
@@ -236,7 +236,7 @@ subjects = st.one_of(
 def by_jinja(source: str) -> Template:
     """The template compiled without the short way for plain paths."""
     tree = parse(source)
-    return _compile_tree(source, tree, check(tree), sole_expression(tree))
+    return _program_template(source, check(tree), sole_expression(tree), tree)
 
 
 @given(subjects, st.lists(keys, max_size=4))

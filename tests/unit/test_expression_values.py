@@ -20,7 +20,11 @@ from noetl.core.expression import (
     VIEW_TYPES,
     AtomError,
     EventName,
+    FailedView,
+    LoopView,
     OutputView,
+    PipelineView,
+    ResultRows,
     ResultView,
     Rows,
     Scalar,
@@ -390,13 +394,17 @@ def test_views_are_frozen_and_have_no_public_names() -> None:
         view_of(1),
         OutputView(status="ok"),
         Scope({"a": 1}),
+        PipelineView(["a"], {"a": 1}),
+        FailedView(None, view_of({})),
+        ResultRows([{"v": 1}]),
+        LoopView({"count": 1}, ResultRows([{"v": 1}])),
         Undefined("x"),
         AtomError("x"),
     ]
     assert {type(sample) for sample in samples} >= VIEW_TYPES
     for sample in samples:
         assert [name for name in dir(sample) if not name.startswith("_")] == []
-        assert type(sample) in SEEN_TYPES
+        assert type(sample) in SEEN_TYPES | VIEW_TYPES
         with pytest.raises(AttributeError, match="frozen"):
             sample._raw = 1  # type: ignore[union-attr]
         with pytest.raises(AttributeError, match="frozen"):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from noetl.core.limits import FRAME_ROWS_MAX, LOOP_IN_FLIGHT_DEFAULT
-from noetl.core.playbook.model import Loop
+from noetl.core.playbook.frame_fields import is_template
+from noetl.core.playbook.model import Cursor, Loop, LoopMode
 from tests.support.playbooks import FILE, compiled, document, problems, workflow
 
 
@@ -37,9 +38,9 @@ def test_a_step_without_a_loop_has_none() -> None:
 def test_the_smallest_loop_is_sequential_and_ends_at_the_first_failure() -> None:
     loop = read('{in: "{{ rows }}", iterator: row}')
     assert (loop.collection, loop.iterator) == ("{{ rows }}", "row")
-    assert (loop.is_sequential, loop.max_in_flight, loop.is_best_effort) == (True, 1, False)
-    assert (loop.frame_rows, loop.max_attempts, loop.retry_mode) == (None, None, None)
-    assert warnings('{in: "{{ rows }}", iterator: row}') == {}
+    assert (loop.is_sequential, loop.max_in_flight, loop.is_best_effort) == (True, 1, None)
+    assert (loop.frame, loop.fanout, loop.cursor) == ({}, {}, None)
+    assert warnings('{in: "{{ workload.rows }}", iterator: row}') == {}
 
 
 @pytest.mark.parametrize("collection", ["[1, two, {three: 3}]", "[]", "{a: 1}", "text", '"[1, 2]"', "null", "7"])
@@ -75,17 +76,94 @@ def test_parallel_loops_have_four_items_in_flight_by_default() -> None:
 def test_a_frame_policy_has_two_names(key: str) -> None:
     frame = "{max_rows: 50, process: row, max_attempts: 2, retry_mode: whole_frame, verify_ipc: false}"
     loop = read(f"{{in: [1], iterator: row, spec: {{mode: parallel, {key}: {frame}}}}}")
-    assert (loop.frame_rows, loop.max_attempts, loop.retry_mode) == (50, 2, "whole_frame")
+    assert loop.frame == {
+        "max_rows": 50,
+        "process": "row",
+        "max_attempts": 2,
+        "retry_mode": "whole_frame",
+        "verify_ipc": False,
+    }
 
 
 def test_a_frame_policy_may_be_empty() -> None:
     for frame in ("{}", "null", "{max_rows: null, max_attempts: null, retry_mode: null}"):
-        loop = read(f"{{in: [1], iterator: row, spec: {{frame: {frame}}}}}")
-        assert (loop.frame_rows, loop.max_attempts, loop.retry_mode) == (None, None, None)
+        assert read(f"{{in: [1], iterator: row, spec: {{frame: {frame}}}}}").frame == {}
 
 
-@pytest.mark.parametrize(("mode", "is_best_effort"), [("best_effort", True), ("fail_fast", False), ("null", False)])
-def test_the_failure_mode_belongs_to_the_step(mode: str, is_best_effort: bool) -> None:
+@pytest.mark.parametrize(
+    "frame",
+    [
+        '{max_rows: "{{ n }}", process: "{{ how }}", row_concurrency: "{{ 2 }}"}',
+        '{max_seconds: "{{ s }}", max_bytes: "{{ b }}", max_attempts: "{% if x %}1{% endif %}"}',
+        '{lease_seconds: "{{ s }}", heartbeat_seconds: "{{ s }}", retry_mode: "{{ r }}", verify_ipc: "{{ v }}"}',
+    ],
+)
+def test_every_field_of_a_frame_may_be_a_template(frame: str) -> None:
+    for source in ("in: [1]", "cursor: {auth: pg, claim: SELECT 1}"):
+        loop = read(f"{{{source}, iterator: row, spec: {{frame: {frame}}}}}")
+        assert all(is_template(value) for value in loop.frame.values())
+
+
+# --- cursors ---------------------------------------------------------------------------------------------
+
+CLAIM = "cursor: {kind: postgres, auth: pg, claim: SELECT 1, options: {pool_size: 3, max_iterations: 9}}"
+
+
+def test_a_cursor_has_one_slot_and_is_its_own_mode() -> None:
+    for mode in ("", ", spec: {mode: cursor}"):
+        loop = read(f"{{{CLAIM}, iterator: row{mode}}}")
+        assert (loop.mode, loop.max_in_flight, loop.is_best_effort) == (LoopMode.CURSOR, 1, None)
+        assert loop.cursor == Cursor(
+            kind="postgres", auth="pg", claim="SELECT 1", options={"pool_size": 3, "max_iterations": 9}
+        )
+        assert loop.collection is None
+    assert warnings(f"{{{CLAIM}, iterator: row, spec: {{max_in_flight: 4}}}}") == {}
+
+
+def test_the_kind_of_a_cursor_is_postgres_unless_it_is_said() -> None:
+    cursor = read('{cursor: {auth: {credential: pg}, claim: "{{ sql }}"}, iterator: row}').cursor
+    assert cursor is not None
+    assert (cursor.kind, cursor.auth, cursor.claim) == ("postgres", {"credential": "pg"}, "{{ sql }}")
+
+
+@pytest.mark.parametrize(
+    ("spec", "is_warned"),
+    [
+        ("{}", False),
+        ("{max_in_flight: 2}", True),
+        ("{frame: {row_concurrency: 2}}", True),
+        ('{max_in_flight: "{{ n }}"}', True),
+    ],
+)
+def test_rows_of_a_cursor_that_write_to_ctx_at_the_same_time_are_warned_about(spec: str, is_warned: bool) -> None:
+    text = workflow(f"- step: load\n  loop: {{{CLAIM}, iterator: row, spec: {spec}}}\n  {TASK_SET}\n")
+    assert ("ctx_write_in_parallel_loop" in {p.code for p in compiled(text).warnings}) is is_warned
+
+
+# --- fan-outs --------------------------------------------------------------------------------------------
+
+
+def test_a_fan_out_is_a_mode_of_the_loop_the_step_or_the_executor() -> None:
+    assert read(spec("{mode: fanout, fanout: {shard_size: 2, allow_partial: true}}")).fanout == {
+        "shard_size": 2,
+        "allow_partial": True,
+    }
+    assert read(spec("{mode: fanout}")).max_in_flight == LOOP_IN_FLIGHT_DEFAULT
+    of_step = read(spec("{mode: parallel}"), rest="spec: {loop_mode: fanout}\n")
+    assert of_step.mode is LoopMode.FANOUT
+    assert read(spec("{mode: sequential}"), rest="spec: {loop_mode: fanout}\n").mode is LoopMode.SEQUENTIAL
+    root = "executor: {spec: {loop_mode: fanout}}"
+    steps = compiled(document(root + LOOPS % "parallel")).playbook.steps
+    assert [step.loop.mode for step in steps if step.loop] == [LoopMode.SEQUENTIAL, LoopMode.FANOUT]
+
+
+def test_the_rows_of_a_shard_are_not_the_rows_of_a_frame() -> None:
+    found = warnings(spec("{mode: fanout, frame: {max_rows: 9}}"))
+    assert found["not_applied"].endswith("use loop.spec.fanout.shard_size")
+
+
+@pytest.mark.parametrize(("mode", "is_best_effort"), [("best_effort", True), ("fail_fast", False), ("null", None)])
+def test_the_failure_mode_belongs_to_the_step(mode: str, is_best_effort: bool | None) -> None:
     rest = f"spec: {{policy: {{failure: {{mode: {mode}}}}}}}\n"
     assert read("{in: [1], iterator: row}", rest=rest).is_best_effort is is_best_effort
 
@@ -130,9 +208,7 @@ def test_unknown_keys_are_ignored_aloud(loop: str, message: str) -> None:
     assert warnings(loop)["unknown_loop_key"].startswith("step 'load': ")
 
 
-@pytest.mark.parametrize(
-    "key", ["row_concurrency: 2", "lease_seconds: 9", "heartbeat_seconds: 3", "max_seconds: 5", "max_bytes: 100"]
-)
+@pytest.mark.parametrize("key", ["row_concurrency: 2", "lease_seconds: 9", "heartbeat_seconds: 3"])
 def test_frame_fields_that_only_a_cursor_has_are_not_applied_aloud(key: str) -> None:
     name = key.partition(":")[0]
     found = warnings(f"{{in: [1], iterator: row, spec: {{frame: {{{key}}}}}}}")
@@ -174,12 +250,36 @@ REJECTED = [
     ("loop_iterator", ITERATOR, '{in: [1], iterator: »""}'),
     ("loop_source", "loop needs exactly one of `in` and `cursor`", "»{iterator: row}"),
     ("loop_source", "exactly one of `in` and `cursor`", "»{in: [1], cursor: {claim: x}, iterator: row}"),
-    ("unsupported", "loop.cursor is not supported yet", "{cursor: »{claim: x}, iterator: row}"),
-    ("unsupported", "loop.cursor is not supported yet", "{cursor: »{}, iterator: row, spec: {mode: cursor}}"),
-    ("unsupported", "loop.spec.mode: cursor is not supported yet", spec("{mode: »cursor}")),
-    ("unsupported", "loop.spec.mode: fanout is not supported yet", spec("{mode: »fanout, fanout: {shard_size: 2}}")),
+    ("loop_source", "loop.spec.mode: cursor and loop.in do not go together", spec("{mode: »cursor}")),
+    (
+        "loop_source",
+        "loop.spec.mode: parallel and loop.cursor do not go together",
+        "{cursor: {auth: pg, claim: x}, iterator: row, spec: {mode: »parallel}}",
+    ),
+    ("cursor_shape", "loop.cursor must be a mapping", "{cursor: »SELECT, iterator: row}"),
+    ("cursor_claim", "loop.cursor.claim is required", "{cursor: »{auth: pg}, iterator: row}"),
+    ("cursor_claim", "loop.cursor.claim is required", "{cursor: {auth: pg, claim: »7}, iterator: row}"),
+    ("cursor_claim", "loop.cursor.claim is required", '{cursor: {auth: pg, claim: »" "}, iterator: row}'),
+    ("cursor_auth", "loop.cursor.auth is required", "{cursor: »{claim: x}, iterator: row}"),
+    ("cursor_auth", "loop.cursor.auth is required", '{cursor: {auth: »"", claim: x}, iterator: row}'),
+    (
+        "unsupported",
+        "loop.cursor.kind 'mysql' has no driver",
+        "{cursor: {kind: »mysql, auth: a, claim: x}, iterator: r}",
+    ),
+    (
+        "cursor_options",
+        "loop.cursor.options.max_iterations must be a whole number from 1",
+        "{cursor: {auth: pg, claim: x, options: {max_iterations: »0}}, iterator: row}",
+    ),
+    ("cursor_options", "options must be a mapping", "{cursor: {auth: pg, claim: x, options: »3}, iterator: row}"),
+    ("fanout", "loop.spec.fanout.shard_size must be a whole number", spec("{fanout: {shard_size: »0}}")),
+    ("fanout", "max_shard_retries must be a whole number from 0", spec("{fanout: {max_shard_retries: »-1}}")),
+    ("fanout", "loop.spec.fanout.fail_fast must be true or false", spec("{fanout: {fail_fast: »maybe}}")),
+    ("frame_policy", "process must be row or frame, not 'rows'", spec("{frame: {process: »rows}}")),
+    ("frame_policy", "max_seconds must be a number of seconds above 0", spec("{frame: {max_seconds: »0}}")),
+    ("frame_policy", "max_bytes must be a whole number from 1", spec("{frame: {max_bytes: »lots}}")),
     ("unsupported", "loop.spec.engine: spark is not supported yet", spec("{engine: »spark}")),
-    ("unsupported", "loop.spec.frame.process: frame is not supported yet", spec("{frame: {process: »frame}}")),
     ("loop_mode", "unknown loop.spec.mode 'paralel' (did you mean 'parallel'?)", spec("{mode: »paralel}")),
     ("loop_mode", "unknown loop.spec.mode 7", spec("{mode: »7}")),
     ("loop_engine", "unknown loop.spec.engine 'flink'", spec("{engine: »flink}")),
@@ -195,7 +295,7 @@ REJECTED = [
     ("frame_policy", "max_rows must be a whole number", spec("{frame: {max_rows: »true}}")),
     ("frame_policy", "loop.spec.frame_policy.max_attempts must be", spec("{frame_policy: {max_attempts: »0}}")),
     ("frame_policy", "from 1 to 100, not 101", spec("{frame: {max_attempts: »101}}")),
-    ("frame_policy", "unknown loop.spec.frame.retry_mode 'rows'", spec("{frame: {retry_mode: »rows}}")),
+    ("frame_policy", "loop.spec.frame.retry_mode must be whole_frame", spec("{frame: {retry_mode: »rows}}")),
     ("server_random", "'in': the filter random is not allowed", '{in: »"{{ [1, 2] | random }}", iterator: row}'),
 ]
 
@@ -227,20 +327,6 @@ workflow:
 """
 
 
-def test_a_fan_out_of_all_parallel_loops_is_refused_only_where_there_is_one() -> None:
-    root = "executor: {spec: {loop_mode: fanout}}"
-    (problem,) = problems(document(root + LOOPS % "parallel"))
-    assert (problem.code, problem.step) == ("unsupported", "two")
-    assert "executor.spec.loop_mode: fanout is not supported yet" in problem.message
-    assert compiled(document(root + LOOPS % "sequential")).playbook.entry == "one"
-
-
-def test_a_fan_out_of_one_step_is_refused() -> None:
-    (problem,) = problems(looping(spec("{mode: parallel}"), rest="spec: {loop_mode: fanout}\n"))
-    assert (problem.code, problem.step) == ("unsupported", "load")
-    assert "spec.loop_mode: fanout" in problem.message
-
-
 @pytest.mark.parametrize("loop", ["{in: [1], iterator: row, spec: {mode: x, engine: y}}", "{spec: 3}"])
 def test_every_mistake_of_a_loop_is_told_at_once(loop: str) -> None:
     assert len(problems(looping(loop))) > 1
@@ -265,3 +351,33 @@ def test_what_the_router_evaluates_and_what_a_worker_needs() -> None:
     assert [expression.key for _, expression in step.server.leaves] == ["1/loop/in/0"]
     assert [expression.key for _, expression in step.max_in_flight.leaves] == ["1/loop/max/0"]
     assert [atom.expression for atom in loop.steps["start"].atoms] == ["start.rows"]
+
+
+def test_what_the_router_evaluates_of_a_cursor_and_what_is_left_to_a_worker() -> None:
+    def cursor(auth: str) -> Any:
+        loop = (
+            compiled(
+                workflow(
+                    f"""
+                - {{step: start, tool: {{kind: noop}}, next: load}}
+                - step: load
+                  tool: {{kind: noop}}
+                  loop:
+                    cursor: {{auth: {auth}, claim: "SELECT {{{{ start.n }}}} LIMIT {{{{ __frame_max_rows }}}}"}}
+                    iterator: row
+                    spec: {{frame: {{max_rows: "{{{{ start.rows }}}}"}}}}
+                """
+                )
+            )
+            .steps["load"]
+            .loop
+        )
+        assert loop is not None
+        assert loop.frame.leaves
+        return loop.cursor
+
+    named, chosen = cursor("pg"), cursor('"{{ workload.pg }}"')
+    assert [expression.key for _, expression in named.claim.leaves] == ["1/loop/cursor/claim/0"]
+    assert named.server_auth is None
+    assert chosen.server_auth is not None
+    assert (named.needs.names, chosen.needs.names) == (frozenset(), frozenset())

@@ -78,8 +78,12 @@ def test_one_arc_without_a_list_is_read_with_a_warning() -> None:
         ("{step: a, spec: {x: 1}}", Arc(step="a"), []),
         ("{step: a, cond: x}", Arc(step="a", when="x"), ["arc_cond"]),
         ("{step: a, cond: x, when: y}", Arc(step="a", when="y"), ["arc_cond"]),
-        ("{step: a, args: {n: 1, m: 2}, set: {n: 3}}", Arc(step="a", set={"n": 3, "m": 2}), ["deprecated_args"]),
-        ("{step: a, args: 7}", Arc(step="a"), ["deprecated_args"]),
+        (
+            "{step: a, args: {n: 1, m: 2}, set: {n: 3}}",
+            Arc(step="a", set={"n": 3}, args={"n": 1, "m": 2}),
+            ["deprecated_args"],
+        ),
+        ("{step: a, args: null}", Arc(step="a"), ["deprecated_args"]),
         ("{step: a, wehn: x}", Arc(step="a"), ["unknown_key"]),
     ],
 )

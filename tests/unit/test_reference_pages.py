@@ -34,6 +34,7 @@ DESIGN = [
     *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
     *("loop.started", "loop.item", "stage.opened", "stage.closed", "frame.dispatched", "frame.started"),
     *("frame.heartbeat", "frame.committed", "frame.failed", "frame.abandoned"),
+    *("loop.fanout.started", "loop.shard.done", "loop.shard.failed", "loop.fanin.completed"),
     *("playbook.completed", "playbook.failed", "execution.cancelled"),
 ]
 

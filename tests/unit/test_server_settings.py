@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from noetl.core.errors import SettingsInvalid
+from noetl.core.limits import ENV_BYTES_MAX, ENV_NAMES_MAX
 from noetl.processes.server.auth import Tokens
 from noetl.processes.server.tokens import grants_of, read_token_file, serving_tokens, token_path
 from noetl.settings import Settings, read_settings, server_url
@@ -47,6 +48,9 @@ def test_the_defaults_are_those_of_the_documents(tmp_path: Path) -> None:
         ("NOETL_SERVER_URL", "http://somebody:secret@x"),
         ("NOETL_SERVER_URL", "http://x:99999"),
         ("NOETL_WORKER_POOL", "\n"),
+        ("NOETL_ENV_ALLOW", "HOME;PATH"),
+        ("NOETL_ENV_ALLOW", "NOETL_TOKEN"),
+        ("NOETL_ENV_ALLOW", ",".join(f"V{n}" for n in range(ENV_NAMES_MAX + 1))),
     ],
 )
 def test_a_wrong_value_is_refused_by_the_name_of_its_variable(tmp_path: Path, name: str, value: str) -> None:
@@ -54,6 +58,28 @@ def test_a_wrong_value_is_refused_by_the_name_of_its_variable(tmp_path: Path, na
         settings(tmp_path, **{name: value})
     assert name in str(caught.value)
     assert "secret" not in str(caught.value)
+
+
+def test_playbooks_see_no_variables_but_those_that_are_allowed(tmp_path: Path) -> None:
+    assert settings(tmp_path, HOME="x").env == {}
+    allowed = settings(tmp_path, NOETL_ENV_ALLOW="REGION, EMPTY,ABSENT,", REGION="eu", EMPTY="", OTHER="x")
+    assert allowed.env == {"REGION": "eu", "EMPTY": ""}
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [("x" * ENV_BYTES_MAX, "recorded with every execution"), ("\udcff secret", "whose value is no text")],
+)
+def test_variables_that_cannot_be_recorded_are_refused(tmp_path: Path, value: str, says: str) -> None:
+    with pytest.raises(SettingsInvalid, match=says) as caught:
+        settings(tmp_path, NOETL_ENV_ALLOW="REGION", REGION=value)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_variable_that_is_a_credential_is_not_recorded(tmp_path: Path) -> None:
+    both = {"NOETL_ENV_ALLOW": "KEY", "NOETL_AUTH_ENV_ALLOW": "KEY", "KEY": "secret"}
+    with pytest.raises(SettingsInvalid, match="NOETL_AUTH_ENV_ALLOW makes a credential"):
+        settings(tmp_path, **both)
 
 
 def test_an_address_is_reduced_to_what_it_is() -> None:

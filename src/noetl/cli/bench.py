@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import uvloop
 
 from noetl.bench.appends import append
+from noetl.bench.compiling import compile_steps
 from noetl.bench.ground import Ground, ground
 from noetl.bench.loops import http_map, map_items
 from noetl.bench.measure import Report
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "append": append,
     "map": map_items,
     "http_map": http_map,
+    "compile": compile_steps,
 }
 
 REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}

@@ -87,7 +87,9 @@ class Client:
         return self.request("GET", "/api/health")
 
     def start(self, text: str, *, file: str, payload: dict[str, Any], idempotency_key: str) -> dict[str, Any]:
-        body = {"playbook": text, "file": file, "payload": payload}
+        return self.submit({"playbook": text, "file": file, "payload": payload}, idempotency_key=idempotency_key)
+
+    def submit(self, body: dict[str, Any], *, idempotency_key: str) -> dict[str, Any]:
         return self.request("POST", "/api/executions", body=body, idempotency_key=idempotency_key)
 
     def execution(self, execution_id: str, *, wait: bool = False) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from importlib import import_module
 
 from noetl import __version__
 from noetl.cli.registry import catalog, credentials
+from noetl.cli.registry.asking import reaches_servers
 from noetl.cli.text import fail
 from noetl.core.errors import NoetlError, SettingsInvalid
 from noetl.core.limits import SESSION_SLOTS_MAX
@@ -54,31 +55,35 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"noetl {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB")
 
-    one = _reaches_servers(_verb(verbs, "run", _later("run", "run"), "run a playbook and wait for its end"))
-    one.add_argument("file", help="a playbook file")
+    one = reaches_servers(_verb(verbs, "run", _later("run", "run"), "run a playbook and wait for its end"))
+    one.add_argument("file", metavar="FILE|PATH", help="a playbook file, or a path of the catalog")
+    one.add_argument("--version", type=int, metavar="N", help="that version of the catalog, not the newest")
     one.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a workload value")
     one.add_argument("--payload", metavar="JSON", help="workload values as a JSON object")
-    one.add_argument("--json", action="store_true", help="print one JSON object: execution_id, status, result, error")
+    one.add_argument(
+        "--json", action="store_true", help="print one JSON object: execution_id, status, result, error, warnings"
+    )
 
     one = _verb(verbs, "demo", _later("demo.command", "demo"), "run a whole pipeline on this machine and look at it")
     one.add_argument("--patients", type=int, default=120, help="how many patients to fetch, 120 by default")
 
-    one = _verb(verbs, "validate", _later("show", "validate"), "check a playbook without running it")
-    one.add_argument("file", help="a playbook file")
+    one = _verb(verbs, "validate", _later("registry.validate", "validate"), "check playbooks without running them")
+    reaches_servers(one).add_argument("files", nargs="+", metavar="PATH", help="a playbook file, or a folder with some")
+    one.add_argument("--json", action="store_true", help="one JSON object per playbook")
 
-    one = _reaches_servers(_verb(verbs, "status", _later("show", "status"), "show one execution"))
+    one = reaches_servers(_verb(verbs, "status", _later("show", "status"), "show one execution"))
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--json", action="store_true")
 
-    one = _reaches_servers(_verb(verbs, "list", _later("show", "list_executions"), "list the newest executions"))
+    one = reaches_servers(_verb(verbs, "list", _later("show", "list_executions"), "list the newest executions"))
     one.add_argument("--limit", type=int, default=20)
     one.add_argument("--json", action="store_true")
 
-    one = _reaches_servers(_verb(verbs, "events", _later("show", "events"), "show the events of one execution"))
+    one = reaches_servers(_verb(verbs, "events", _later("show", "events"), "show the events of one execution"))
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--json", action="store_true", help="one JSON object per line")
 
-    one = _reaches_servers(_verb(verbs, "cancel", _later("cancel", "cancel"), "end an execution before its time"))
+    one = reaches_servers(_verb(verbs, "cancel", _later("cancel", "cancel"), "end an execution before its time"))
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--reason", metavar="TEXT", help="recorded with the request")
 
@@ -98,7 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "migrate", _later("serve", "migrate"), "bring the database of NOETL_POSTGRES_DSN to this release")
 
     one = _verb(verbs, "bench", _later("bench", "bench"), "measure this machine")
-    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map or http_map; all by default")
+    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map, http_map, compile; or all")
     one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
     one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
     return parser
@@ -119,16 +124,6 @@ def _later(module: str, name: str) -> Command:
         return found(arguments, settings)
 
     return command
-
-
-def _reaches_servers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    parser.add_argument("--server", metavar="URL", help="use this server; NOETL_SERVER_URL")
-    parser.add_argument(
-        "--runtime",
-        choices=("local", "distributed"),
-        help="the engine of this home, or a server; by default the server when one is configured",
-    )
-    return parser
 
 
 def _at(arguments: argparse.Namespace, settings: Settings) -> Settings:

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from noetl.cli.text import note, out
+from noetl.cli.text import note, out, print_warnings
 
 
 @dataclass(slots=True)
@@ -17,6 +17,9 @@ class _Loop:
     started_at: str
     done: int = 0
     failed: int = 0
+
+
+_SKIPPED = {"admission": "not admitted", "guard": "its `when` is false", "failing": "the execution is failing"}
 
 
 def _milliseconds_between(start: str, end: str) -> float:
@@ -36,8 +39,7 @@ class Progress:
     def begin(self, warnings: list[dict[str, Any]]) -> None:
         if self._is_quiet:
             return
-        for warning in warnings:
-            note(f"warning: {warning['message']}")
+        print_warnings(warnings, self._file)
         note(f"execution {self._execution_id} of {self._file}")
 
     def show(self, event: dict[str, Any]) -> None:
@@ -51,6 +53,9 @@ class Progress:
         elif kind in ("command.completed", "command.failed"):
             self._running.pop(command, None)
             self._finished(event, meta)
+        elif kind == "step.decided" and meta["outcome"] == "skipped":
+            self._clear()
+            note(f"  - {meta['step']:<24} {'skipped':>12}  {_SKIPPED.get(meta['reason'], '')}".rstrip())
         elif kind == "task.waiting":
             self._running[command] = f"{command} (waits {meta['delay_seconds']:g} s)"
         elif kind == "child.started":

@@ -1,6 +1,7 @@
-"""The pages of docs/reference that are generated: events from `core/event.py`, the schema from the migrations.
+"""The pages of docs/reference that are generated: events from `core/event.py`, the schema from the migrations, the
+limits from `core/limits.py`.
 
-Pure text.  `python -m noetl.cli.reference` writes both pages below docs/reference of the current folder.
+Pure text.  `python -m noetl.cli.reference` writes the pages below docs/reference of the current folder.
 Migrations are read as text, nothing is run: a statement of a form that is not known here is an error, so that the
 page never lags in silence."""
 
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
+from noetl.cli.limits_page import limits_markdown
 from noetl.core.kinds import KINDS, EventKind
 
 ENVELOPE = {
@@ -40,45 +42,59 @@ ENVELOPE = {
 
 MEMBERS = {
     "arcs": "numbers of the arcs that fired, in order",
+    "args": "what the deprecated `args` of arcs give to a target's run, by target and name",
     "attempt": "ordinal of the claim; the fencing token",
+    "breaks": "rows of a cursor that said `break`: their slot ends",
+    "catalog": "which version of the catalog it is: `{id, version}`; absent for a text that was handed in",
     "cause": "`request`, `timeout` or `parent`",
+    "claim": "of a cursor's frame without rows: `none` were there, or claiming them `failed`",
     "child_execution_id": "the execution that the task started",
     "closing": "true for the final step, started after everything else",
     "collection": "the rows of the loop: `{v}` inline, or `{ref}` to a stored collection",
     "concurrency": "how many rows of the frame may run at the same time",
+    "cursor": "what is claimed where: `{kind, claim, auth}`; what is no template is not repeated here",
     "delay_seconds": "how long the task waits",
     "done": "rows that have an outcome",
     "depth": "how many executions are above this one",
     "due_at": "when the timer fires that bounds this: of a wait, a step run, an execution, a grace",
     "duration_ms": "how long the work took",
     "entry": "the step that runs first",
+    "env": "variables of the server that playbooks may read, as they were when the execution began",
     "error": "the failure that no arc handled: `{kind, code, status, retryable, message}`",
     "expression": "key of the expression to evaluate",
     "failed": "rows that failed",
+    "fanin": "what became of the shards of a fan-out: `{status, total, succeeded, failed}`",
     "first": "index of the frame's first row",
     "frames": "how many frames the loop had",
+    "iter": "the iteration of another execution's loop that started this one: its small values",
     "kind": "`step`, or `evaluate`, `collect` or `seal` for work inside a step",
     "leaf": "true when the step has no `next` at all",
-    "n": "ordinal of the wait, the child or the heartbeat",
+    "n": "ordinal of the wait, the child, the heartbeat or the claim",
     "name": "the timer: `retry/<command>/<n>`, `child/<command>/<n>`, `step/<step>#<run>`, `execution`, `cancel`",
     "number": "ordinal of the frame in its stage",
     "opens": "true when the step run begins with this question about its loop",
-    "outcome": "`completed`, `handled` (a failure that an arc handled) or `failed`",
+    "outcome": "`completed`, `handled` (a failure that an arc handled), `skipped` (it was not admitted) or `failed`",
     "outcomes": "how the frame's rows ended: `{success, failed, skipped}`",
     "parents": "the steps whose arcs requested this run",
     "parent": "the task that started this execution: `{command_id, n, waits}`",
     "path": "the playbook's path in the catalog",
     "pending_writes": "what the router wrote before it came to the expression; recorded with its decision",
+    "phase": "`admit` or `skip`: a question about a step before it runs, whether it may, or where it leads if not",
+    "place": "a mark of the database in which the rows were claimed",
     "playbook": "reference to the playbook's own text",
+    "playbooks": "the versions of the playbooks that it starts, by path: `{id, version, sha256}`",
     "policy": "how the stage is worked off, as decided when it was opened",
     "profile": "what the frame cost: rows and wall milliseconds",
     "ranges": "half-open ranges of row indexes whose outcome is persisted",
-    "reason": "why, in the words of whoever asked",
+    "reason": "why: in the words of whoever asked; of a skipped step `admission`, `guard` or `failing`",
     "retry_mode": "`behind_persisted_rows` or `whole_frame`",
     "return_step": "the step whose result the task gets",
     "rows": "how many rows the frame has",
     "run": "ordinal of the run of this step",
+    "script_names": "which names each pinned script reads, null for any of them",
+    "scripts": "scripts by path: those that are pinned, or those that were fetched when a task ran; references",
     "session": "the worker session that took the command",
+    "slot": "the claimant of a cursor whose turn the frame is",
     "skipped": "how many rows the next attempt need not run",
     "status": "how it ended",
     "stdout": "reference to what the tasks printed",
@@ -88,9 +104,11 @@ MEMBERS = {
     "tasks": "the first task runs: label, milliseconds, attempt, kind of error",
     "total": "how many rows the loop has",
     "traceback": "reference to the traceback of the last task",
+    "tries": "how often the shard was run before",
     "unconfirmed": "commands that did not confirm within the grace",
     "waits": "false when the task does not wait for the child",
-    "warnings": "what went wrong without failing anything",
+    "warnings": "what went wrong without failing anything; of an execution, what is to be said about its playbook",
+    "xid": "number of the transaction that claimed the rows; its database says whether it was committed",
     "workload": "the inputs by name: `{v}`, or `{ref, path}` for a place in a payload",
 }
 
@@ -109,6 +127,7 @@ DESIGN_EVENTS = (
     *("batch.accepted", "batch.processing", "batch.completed", "batch.failed", "heartbeats"),
     *("loop.started", "loop.item", "stage.opened", "stage.closed", "frame.dispatched", "frame.started"),
     *("frame.heartbeat", "frame.committed", "frame.failed", "frame.abandoned"),
+    *("loop.fanout.started", "loop.shard.done", "loop.shard.failed", "loop.fanin.completed"),
     *("playbook.completed", "playbook.failed", "execution.cancelled"),
 )
 
@@ -207,6 +226,7 @@ _PIECE = re.compile(r"\$\$.*?\$\$|'(?:[^']|'')*'|--[^\n]*|[;(),]|[^;(),'$-]+|.",
 _TABLE = re.compile(r"^CREATE TABLE noetl\.(\w+) (?=\()")
 _PARTITION = re.compile(r"^CREATE TABLE noetl\.(\w+) PARTITION OF noetl\.(\w+) (.*)$")
 _INDEX = re.compile(r"^CREATE (UNIQUE )?INDEX (\w+) ON noetl\.(\w+) (.*)$")
+_NO_INDEX = re.compile(r"^DROP INDEX noetl\.(\w+)$")
 _FUNCTION = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (noetl\.\w+\([^)]*\) RETURNS \w+)")
 _COLUMN = re.compile(r"^ALTER TABLE noetl\.(\w+) ADD COLUMN (.*)$")
 _VIEW = re.compile(
@@ -214,7 +234,7 @@ _VIEW = re.compile(
 )
 _IGNORED = re.compile(r"^(?:INSERT|SET|COMMENT|CREATE SCHEMA) ")
 _RULE_WORDS = ("PRIMARY KEY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN KEY")
-_COLUMN_RULE = re.compile(r" (?=(?:NOT NULL|DEFAULT|PRIMARY KEY|UNIQUE|CHECK|REFERENCES)\b)")
+_COLUMN_RULE = re.compile(r" (?=(?:NOT NULL|DEFAULT|GENERATED|PRIMARY KEY|UNIQUE|CHECK|REFERENCES)\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +297,9 @@ def _apply(schema: Schema, statement: str, comment: str) -> None:
     elif found := _INDEX.match(statement):
         definition = f"{'unique ' if found[1] else ''}{found[4]}"
         schema.tables[found[3]].indexes.append(Index(found[2], definition, comment))
+    elif found := _NO_INDEX.match(statement):
+        for table in schema.tables.values():
+            table.indexes = [index for index in table.indexes if index.name != found[1]]
     elif found := _FUNCTION.match(statement):
         schema.functions[found[1]] = comment
     elif found := _COLUMN.match(statement):
@@ -390,7 +413,8 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def main() -> None:
     folder = Path("docs") / "reference"
-    for name, text in (("events.md", events_markdown()), ("schema.md", schema_markdown())):
+    pages = {"events.md": events_markdown(), "schema.md": schema_markdown(), "limits.md": limits_markdown()}
+    for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
 
 

@@ -14,9 +14,9 @@ from typing import Any, TypeVar
 from noetl.cli.attach import Attachment, attach
 from noetl.cli.client import Refused
 from noetl.cli.progress import Progress
+from noetl.cli.registry.files import SUFFIXES, read_playbook, read_scripts
 from noetl.cli.text import fail, note, print_problem
 from noetl.core.errors import HostUnavailable
-from noetl.core.limits import DOCUMENT_BYTES_MAX
 from noetl.settings import Settings
 
 LOST_HOST_TRIES_MAX = 20
@@ -24,22 +24,37 @@ LOST_SERVER_SECONDS = 60.0
 EVENTS_WAIT_SECONDS = 10.0
 BUSY_SECONDS = 1.0
 HTTP_UNAVAILABLE = 503
+HTTP_NOT_FOUND = 404
 A = TypeVar("A")
 
 
 def run(arguments: argparse.Namespace, settings: Settings) -> int:
-    text = read_playbook(arguments.file)
     payload = read_payload(arguments.payload, arguments.set)
-    if text is None or payload is None:
+    playbook = wanted_playbook(arguments.file, arguments.version)
+    if playbook is None or payload is None:
         return 2
     stay = Stay(settings, is_json=arguments.json)
     try:
-        return stay.run(text, arguments.file, payload)
+        return stay.start({**playbook, "payload": payload}, name=arguments.file)
     except KeyboardInterrupt:
         stay.say_how_to_go_on()
         return 130
     finally:
         stay.leave()
+
+
+def wanted_playbook(name: str, version: int | None) -> dict[str, Any] | None:
+    """What to run, as the API takes it: a file with its scripts, or a path of the catalog when no file is called so.
+    None after saying what is wrong."""
+    path = Path(name)
+    is_file = version is None and (path.suffix in SUFFIXES or (path.exists() and not path.is_dir()))
+    if not is_file:
+        return {"path": name, "version": version}
+    text = read_playbook(name)
+    scripts = read_scripts(name, text) if text is not None else None
+    if text is None or scripts is None:
+        return None
+    return {"playbook": text, "file": name, "scripts": scripts}
 
 
 class Stay:
@@ -56,15 +71,22 @@ class Stay:
         return self._settings.home
 
     def run(self, text: str, file: str, payload: dict[str, Any]) -> int:
+        return self.start({"playbook": text, "file": file, "payload": payload}, name=file)
+
+    def start(self, body: dict[str, Any], *, name: str) -> int:
         # The key makes a repeated submission the same execution when the host was lost with the answer.
         key = secrets.token_hex(16)
         try:
-            started = self._asking(lambda a: a.client.start(text, file=file, payload=payload, idempotency_key=key))
+            started = self._asking(lambda a: a.client.submit(body, idempotency_key=key))
         except Refused as refused:
             print_problem(refused.body, is_json=self._is_json)
+            if refused.status == HTTP_NOT_FOUND and "path" in body:
+                note(
+                    f"there is no file {name!r} either" if not Path(name).exists() else f"{name!r} is no playbook file"
+                )
             return 2
         self._execution_id = started["execution_id"]
-        progress = Progress(self._execution_id, file=file, is_quiet=self._is_json)
+        progress = Progress(self._execution_id, file=name, is_quiet=self._is_json)
         progress.begin(started["warnings"])
         try:
             final = self._follow(progress)
@@ -111,7 +133,7 @@ class Stay:
 
     def show(self, final: dict[str, Any], progress: Progress) -> int:
         if self._is_json:
-            print(json.dumps({key: final[key] for key in ("execution_id", "status", "result", "error")}))
+            print(json.dumps({key: final[key] for key in ("execution_id", "status", "result", "error", "warnings")}))
         else:
             progress.result(final)
         return 0 if final["status"] == "COMPLETED" else 1
@@ -129,22 +151,6 @@ class Stay:
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
             attachment.leave()
-
-
-def read_playbook(file: str) -> str | None:
-    """The text of a playbook file, or None after saying what is wrong with it."""
-    path = Path(file)
-    try:
-        size = path.stat().st_size
-        if size > DOCUMENT_BYTES_MAX:
-            fail(f"{file}: the file has {size:,} bytes, the limit is {DOCUMENT_BYTES_MAX:,}: move data out of it")
-            return None
-        return path.read_text("utf-8")
-    except OSError as error:
-        fail(f"{file}: {error.strerror}")
-    except UnicodeDecodeError as error:
-        fail(f"{file}: not UTF-8 text: {error}")
-    return None
 
 
 def read_payload(payload: str | None, pairs: list[str]) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""`noetl status`, `list`, `events`, `validate`: looking at things."""
+"""`noetl status`, `list`, `events`: looking at things."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import Any
 
 from noetl.cli.attach import attach
 from noetl.cli.client import Client, Refused
-from noetl.cli.run import read_playbook
-from noetl.cli.text import fail, note, out
-from noetl.core.errors import PlaybookInvalid
+from noetl.cli.text import fail, note, out, print_warnings
 from noetl.settings import Settings
 
 
@@ -34,7 +32,8 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             out(json.dumps(view))
             return 0
         out(f"execution  {view['execution_id']}")
-        out(f"playbook   {view['path']}")
+        catalog = view["catalog"]
+        out(f"playbook   {view['path']}" + (f" version {catalog['version']}" if catalog else ""))
         out(f"status     {view['status']}")
         out(f"started    {view['started_at']}")
         if view["ended_at"]:
@@ -44,6 +43,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             loop = step.get("loop")
             counted = f"  {loop['done']:,} of {loop['total']:,} items, {loop['failed']:,} failed" if loop else ""
             out(f"  {step['status']:<10} {name}{runs}{counted}")
+        print_warnings(view["warnings"], view["path"])
         if view["error"]:
             out(f"error      step {view['error'].get('step')!r}: {view['error'].get('message')}")
         return 0
@@ -93,13 +93,20 @@ _LOOP_DETAILS = {
 }
 
 
+def _decision(meta: dict[str, Any]) -> str:
+    leads = f"→ {', '.join(meta['targets'])}" if meta["targets"] else ""
+    if meta["outcome"] == "skipped":
+        return f"skipped ({meta['reason']}) {leads}".rstrip()
+    return leads or str(meta["outcome"])
+
+
 def _line(event: dict[str, Any]) -> str:
     meta = event["meta"]
     about = event.get("command_id") or event.get("frame_id") or event.get("stage_id") or meta.get("step") or ""
     detail = ""
     if event["event_type"] == "step.decided":
         about = f"{meta['step']}#{meta['run']}"
-        detail = f"→ {', '.join(meta['targets'])}" if meta["targets"] else meta["outcome"]
+        detail = _decision(meta)
     elif event["event_type"] in ("command.claimed", "frame.started"):
         detail = f"attempt {meta['attempt']}"
     elif event["event_type"] in _LOOP_DETAILS:
@@ -115,22 +122,3 @@ def _line(event: dict[str, Any]) -> str:
         detail += f"  writes {written}"
     time = event["event_time"][11:23]
     return f"{event['stream_version']:>5}  {time}  {event['event_type']:<21} {about:<24} {detail}".rstrip()
-
-
-def validate(arguments: argparse.Namespace, _settings: Settings) -> int:
-    from noetl.core.playbook.compile import compile_playbook  # noqa: PLC0415 - looking at runs compiles nothing
-    from noetl.wiring import tool_kinds  # noqa: PLC0415 - as above
-
-    text = read_playbook(arguments.file)
-    if text is None:
-        return 2
-    try:
-        compiled = compile_playbook(text, file=arguments.file, kinds=tool_kinds())
-    except PlaybookInvalid as error:
-        for problem in error.problems:
-            fail(str(problem))
-        return 1
-    for warning in compiled.warnings:
-        note(f"warning: {warning}")
-    out(f"{arguments.file}: valid, {len(compiled.steps)} steps, digest {compiled.digest[:12]}")
-    return 0

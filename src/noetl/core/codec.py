@@ -15,18 +15,19 @@ def _refuse(value: object) -> NoReturn:
     raise TypeError(f"{type(value).__name__} is not JSON")
 
 
-def _encoder() -> Callable[[object], str]:
+def _encoder(*, sort_keys: bool) -> Callable[[object], str]:
     """The encoder of the standard library, built once: `JSONEncoder` builds its C encoder anew for every call, and
     this is the hottest call of an append."""
     make: Any = json.encoder.c_make_encoder  # type: ignore[attr-defined]
     if make is None:
-        return json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
-    write = make(None, _refuse, quoted, None, ":", ",", True, False, False)
+        return json.JSONEncoder(sort_keys=sort_keys, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+    write = make(None, _refuse, quoted, None, ":", ",", sort_keys, False, False)
     return lambda value: "".join(write(value, 0))
 
 
 quoted: Callable[[str], str] = json.encoder.encode_basestring
-_encode = _encoder()
+_encode = _encoder(sort_keys=True)
+_encode_ordered = _encoder(sort_keys=False)
 
 
 def canonical_json(value: object) -> str:
@@ -40,6 +41,15 @@ def canonical_json(value: object) -> str:
 def canonical_bytes(value: object) -> bytes:
     try:
         return _encode(value).encode("utf-8")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise EnvelopeInvalid(f"value has no canonical JSON form: {error}") from error
+
+
+def ordered_bytes(value: object) -> bytes:
+    """As canonical, but keys stay in the order of the value: a payload gives back what it was given, and whoever reads
+    the columns of a row, or prints it, sees them as they were."""
+    try:
+        return _encode_ordered(value).encode("utf-8")
     except (TypeError, ValueError, RecursionError) as error:
         raise EnvelopeInvalid(f"value has no canonical JSON form: {error}") from error
 

@@ -15,6 +15,7 @@ NoetlError
 ├── CredentialUnknown    (Terminal)   no such credential in this tenant and organization
 ├── CredentialUnreadable (Terminal)   a stored credential does not decrypt with this key
 ├── PlaybookUnknown      (Terminal)   no such playbook, or version of it, in the catalog
+├── ScriptUnavailable    (Terminal)   a script cannot be read: it is not there, or outside of every root
 ├── StageUnknown         (Terminal)   no such open stage in this execution
 ├── FrameAlreadyTerminal (Terminal)   a frame that has ended was asked about
 ├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
@@ -129,6 +130,16 @@ class CredentialUnreadable(Terminal):
 
 class PlaybookUnknown(Terminal):
     code = "playbook_unknown"
+
+
+class ScriptUnavailable(Terminal):
+    """`is_absent` says that there is none, where it may be looked for; it may still be elsewhere."""
+
+    code = "script_unavailable"
+
+    def __init__(self, message: str, *, is_absent: bool = False) -> None:
+        self.is_absent = is_absent
+        super().__init__(message)
 
 
 class StageUnknown(Terminal):

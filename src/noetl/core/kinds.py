@@ -20,6 +20,7 @@ STEP_DECIDED = "step.decided"
 LOOP_STARTED = "loop.started"
 FRAME_DISPATCHED = "frame.dispatched"
 FRAME_STARTED = "frame.started"
+CURSOR_CLAIMED = "cursor.claimed"
 FRAME_HEARTBEAT = "frame.heartbeat"
 FRAME_ABANDONED = "frame.abandoned"
 FRAME_COMMITTED = "frame.committed"
@@ -61,7 +62,10 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="execution",
             transition_key="playbook.initialized",
             says="An execution was created: which playbook, by content, and with which inputs.",
-            meta=("path", "playbook", "workload", "entry", "due_at", "parent", "depth"),
+            meta=(
+                *("path", "playbook", "workload", "entry", "due_at", "parent", "depth", "catalog", "scripts"),
+                *("script_names", "playbooks", "warnings", "env", "iter"),
+            ),
             carries=("playbook.initialized", "workflow.initialized"),
         ),
         EventKind(
@@ -69,7 +73,19 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.issued/<command>",
             says="The router asked for a piece of work: a step run, or an expression that needs the data.",
-            meta=("step", "run", "kind", "parents", "opens", "closing", "expression", "pending_writes", "due_at"),
+            meta=(
+                "step",
+                "run",
+                "kind",
+                "parents",
+                "opens",
+                "closing",
+                "expression",
+                "pending_writes",
+                "due_at",
+                "phase",
+                "warnings",
+            ),
             carries=("command.issued",),
         ),
         EventKind(
@@ -85,7 +101,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.terminal/<command>",
             says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings"),
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings", "scripts"),
             has_result=True,
             has_writes=True,
             carries=("command.completed", "step.exit"),
@@ -95,7 +111,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.terminal/<command>",
             says="The work failed after its policy was exhausted; `result.context.error` says how.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings"),
+            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings", "scripts"),
             has_result=True,
             has_writes=True,
             carries=("command.failed", "step.exit"),
@@ -119,8 +135,12 @@ KINDS: Mapping[str, EventKind] = {
             event_type=STEP_DECIDED,
             aggregate_type="step",
             transition_key="step.decided/<step>#<run>",
-            says="What the router made of a finished step: the arcs that fired, the values they wrote.",
-            meta=("step", "run", "outcome", "arcs", "targets", "leaf", "warnings", "error"),
+            says="What the router made of a step: of a finished one the arcs that fired and the values they wrote; one "
+            "that was not admitted is `skipped` with its `reason`.",
+            meta=(
+                *("step", "run", "outcome", "arcs", "targets", "args", "leaf", "warnings", "error", "reason"),
+                *("parents", "closing"),
+            ),
             has_writes=True,
             carries=("call.done", "call.error"),
         ),
@@ -129,15 +149,18 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="stage",
             transition_key="loop.started/<stage>",
             says="A loop began: its epoch, its size, where its collection is and how it is to be worked off.",
-            meta=("step", "run", "parents", "total", "collection", "policy", "closing", "due_at"),
-            carries=("loop.started", "stage.opened", "step.enter"),
+            meta=("step", "run", "parents", "total", "collection", "cursor", "policy", "closing", "due_at", "warnings"),
+            carries=("loop.started", "stage.opened", "step.enter", "loop.fanout.started"),
         ),
         EventKind(
             event_type=FRAME_DISPATCHED,
             aggregate_type="frame",
             transition_key="frame.dispatched/<frame>/<attempt>",
             says="A window of a loop's rows is to be worked off: `rows` from `first`, `concurrency` at a time.",
-            meta=("step", "run", "number", "attempt", "first", "rows", "concurrency", "retry_mode", "skipped"),
+            meta=(
+                *("step", "run", "number", "attempt", "first", "rows", "concurrency", "retry_mode", "skipped"),
+                *("slot", "tries"),
+            ),
             carries=("frame.dispatched",),
         ),
         EventKind(
@@ -147,6 +170,13 @@ KINDS: Mapping[str, EventKind] = {
             says="A worker session took the frame; the attempt is its fencing token.",
             meta=("attempt", "session"),
             carries=("frame.started",),
+        ),
+        EventKind(
+            event_type=CURSOR_CLAIMED,
+            aggregate_type="frame",
+            transition_key="cursor.claimed/<frame>/<attempt>/<n>",
+            says="A cursor's claim returned these rows in this transaction, which commits only after this is recorded.",
+            meta=("step", "attempt", "n", "rows", "xid", "place"),
         ),
         EventKind(
             event_type=FRAME_HEARTBEAT,
@@ -169,28 +199,31 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="frame",
             transition_key="frame.terminal/<frame>",
             says="Every row of the frame has an outcome; the payload holds them in item order.",
-            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings"),
+            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings", "scripts", "breaks", "claim"),
             has_result=True,
             has_writes=True,
-            carries=("frame.committed", "loop.item"),
+            carries=("frame.committed", "loop.item", "loop.shard.done"),
         ),
         EventKind(
             event_type=FRAME_FAILED,
             aggregate_type="frame",
             transition_key="frame.terminal/<frame>",
             says="The frame ended before all of its rows had run; `result.context.error` says why.",
-            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings"),
+            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings", "scripts", "breaks", "claim"),
             has_result=True,
             has_writes=True,
-            carries=("frame.failed",),
+            carries=("frame.failed", "loop.shard.failed"),
         ),
         EventKind(
             event_type=LOOP_DONE,
             aggregate_type="stage",
             transition_key="loop.done/<stage>",
             says="No row of the loop is left to run: how many there were and how they ended.",
-            meta=("step", "run", "total", "done", "failed", "frames", "status", "error", "closing"),
-            carries=("loop.done", "stage.closed"),
+            meta=(
+                *("step", "run", "total", "done", "failed", "frames", "status", "error", "closing"),
+                *("fanin", "warnings"),
+            ),
+            carries=("loop.done", "stage.closed", "loop.fanin.completed"),
         ),
         EventKind(
             event_type=CHILD_STARTED,
@@ -199,7 +232,7 @@ KINDS: Mapping[str, EventKind] = {
             says="A task started another playbook; the payload is the resume point of the pipeline that waits for it.",
             meta=(
                 *("step", "attempt", "n", "task", "child_execution_id", "path", "playbook", "return_step", "waits"),
-                "due_at",
+                *("due_at", "catalog"),
             ),
             has_writes=True,
         ),
@@ -297,6 +330,10 @@ def frame_key(event_type: str, frame_id: str, attempt: int) -> str:
 
 def frame_heartbeat_key(frame_id: str, attempt: int, number: int) -> str:
     return f"frame.heartbeat/{frame_id}/{attempt}/{number}"
+
+
+def cursor_claimed_key(frame_id: str, attempt: int, number: int) -> str:
+    return f"cursor.claimed/{frame_id}/{attempt}/{number}"
 
 
 def frame_terminal_key(frame_id: str) -> str:

@@ -18,8 +18,14 @@ MEDIA_PIPELINE = "application/vnd.noetl.pipeline+json"
 MEDIA_LOOP = "application/vnd.noetl.loop+json"
 MEDIA_COLLECTION = "application/vnd.noetl.collection+json"
 MEDIA_FRAME = "application/vnd.noetl.frame+json"
+MEDIA_INDEX = "application/vnd.noetl.index+json"
 MEDIA_PLAYBOOK = "application/vnd.noetl.playbook+yaml"
+MEDIA_SCRIPT = "text/x-script; charset=utf-8"
 MEDIA_TEXT = "text/plain; charset=utf-8"
+
+STORE_SMALL = "db"
+STORE_LARGE = "file"
+"""Where bytes are: small ones in the table beside the ledger, the others in files."""
 
 # Member of a result → the JSON types it may have.
 RESULT_SHAPE: Mapping[str, tuple[str, ...]] = {
@@ -43,6 +49,9 @@ class Reference:
     row_count: int | None = None
     schema_digest: str | None = None
     compression: str | None = None
+    index: Mapping[str, object] | None = None
+    """Where the index of a large JSON payload is: `sha256` and `bytes` of a payload in the same store.  A hint: who
+    does not know it reads the whole."""
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {
@@ -53,7 +62,7 @@ class Reference:
             "bytes": self.bytes,
             "store": self.store,
         }
-        for name in ("row_count", "schema_digest", "compression"):
+        for name in ("row_count", "schema_digest", "compression", "index"):
             value = getattr(self, name)
             if value is not None:
                 document[name] = value

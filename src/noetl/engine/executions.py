@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core.codec import canonical_bytes, sha256_hex
@@ -12,17 +12,19 @@ from noetl.core.event import Event
 from noetl.core.execution.lifecycle import REQUEST
 from noetl.core.execution.state import ExecutionState
 from noetl.core.ids import ExecutionId
+from noetl.core.playbook.scripts import scripts_digest, version_digest
 from noetl.core.shards import shard_of
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import CancelInput, StartInput
 from noetl.engine.control.parts import ControlParts
 from noetl.engine.control.states import Held
 from noetl.engine.payloads import Payloads
+from noetl.engine.pinning.pins import Source
 from noetl.engine.results import read_result
 from noetl.engine.starting import Starter
+from noetl.ports.catalog import CatalogEntry
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow
 from noetl.ports.queue import Executions
-from noetl.ports.tool import Renderer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,17 @@ class StartRequest:
     tenant_id: str
     organization_id: str
     idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where a text comes from.  `scripts` came along with it, by path.  When it is that of a version of the catalog,
+    `entry` is that version and `asked` what the caller said: the same request again is the same execution, whatever is
+    newest then."""
+
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    entry: CatalogEntry | None = None
+    asked: Sequence[object] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +62,7 @@ class ExecutionService:
         decider: Decider,
         executions: Executions,
         payloads: Payloads,
-        renderer: Renderer,
+        starter: Starter,
         shard_count: int,
     ) -> None:
         self._states = parts.states
@@ -60,21 +73,21 @@ class ExecutionService:
         self._decider = decider
         self._executions = executions
         self._payloads = payloads
-        self._starter = Starter(payloads=payloads, renderer=renderer, ids=parts.ids, clock=parts.clock)
+        self._starter = starter
         self._shard_count = shard_count
 
     # --- starting ------------------------------------------------------------------------------------------
 
-    async def start(self, request: StartRequest) -> Started:
+    async def start(self, request: StartRequest, origin: Origin | None = None) -> Started:
         """Create an execution; it is durable when this returns.  The same idempotency key gives the same one."""
-        playbook = self._playbooks.compile(request.text, file=request.file)
-        digest = sha256_hex(canonical_bytes([playbook.digest, dict(request.payload)]))
+        origin = origin or Origin()
+        playbook = await self._playbooks.compile(request.text, file=request.file)
+        digest = _digest(request, origin, playbook.digest)
         known = await self._known(request, digest)
         if known is not None:
             return Started(execution_id=known, warnings=playbook.warnings)
-        prepared = await self._starter.prepare(
-            playbook, request.text, request.payload, file=request.file, owner=request
-        )
+        source = Source(text=request.text, file=request.file, scripts=origin.scripts, entry=origin.entry)
+        prepared = await self._starter.prepare(playbook, source, request.payload, owner=request)
         execution_id = prepared.execution_id
         start = StartInput(
             execution_id=execution_id,
@@ -93,7 +106,7 @@ class ExecutionService:
             if known is None:
                 raise
             execution_id = known
-        return Started(execution_id=execution_id, warnings=playbook.warnings)
+        return Started(execution_id=execution_id, warnings=prepared.pins.warnings)
 
     async def _known(self, request: StartRequest, digest: str) -> int | None:
         if request.idempotency_key is None:
@@ -194,6 +207,13 @@ class ExecutionService:
         return await self._executions.newest(
             tenant_id=tenant_id, organization_id=organization_id, limit=limit, before=before, status=status
         )
+
+
+def _digest(request: StartRequest, origin: Origin, playbook_digest: str) -> str:
+    """What makes two requests the same one."""
+    scripts = {uri: sha256_hex(text.encode("utf-8")) for uri, text in origin.scripts.items()}
+    asked = origin.asked or [version_digest(playbook_digest, scripts_digest(scripts))]
+    return sha256_hex(canonical_bytes([*asked, dict(request.payload)]))
 
 
 def _idempotency(request: StartRequest, digest: str, execution_id: int) -> IdempotencyRow | None:

@@ -119,10 +119,13 @@ class FrameService:
             document = {"first": stage["first"], "records": list(records or ())}
             payload = await self._keep(message, document)
             payloads, reference = [payload], payload.reference
-        if not isinstance(records, list | tuple) or len(records) != stage["rows"]:
-            raise EnvelopeInvalid(f"frame {frame_id} has {stage['rows']} rows and needs a record for each of them")
-        failed = sum(record is not None and "e" in record for record in records)
-        skipped = sum(record is None for record in records)
+        is_framewise = stage.get("process") == "frame"
+        if not isinstance(records, list | tuple) or len(records) != (1 if is_framewise else stage["rows"]):
+            needed = "one record" if is_framewise else "a record for each of them"
+            raise EnvelopeInvalid(f"frame {frame_id} has {stage['rows']} rows and needs {needed}")
+        each = stage["rows"] if is_framewise else 1
+        failed = each * sum(record is not None and "e" in record for record in records)
+        skipped = each * sum(record is None for record in records)
         error = commit.error
         context = {} if error is None else {"error": error}
         await self._report(
@@ -131,8 +134,8 @@ class FrameService:
             kinds.FRAME_COMMITTED if error is None else kinds.FRAME_FAILED,
             result=Result(status="ok" if error is None else "error", reference=reference, context=context).to_json(),
             meta={
-                "outcomes": {"success": len(records) - failed - skipped, "failed": failed, "skipped": skipped},
-                "profile": {"rows": len(records) - skipped, "wall_ms": commit.wall_ms},
+                "outcomes": {"success": stage["rows"] - failed - skipped, "failed": failed, "skipped": skipped},
+                "profile": {"rows": stage["rows"] - skipped, "wall_ms": commit.wall_ms},
             },
             payloads=payloads,
         )

@@ -5,20 +5,39 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from noetl.core.codec import canonical_bytes, parse_json
-from noetl.core.errors import PayloadMissing, Transient
-from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX
-from noetl.core.reference import MEDIA_JSON, Payload, Reference, address, reference_from_json
+from noetl.core import limits
+from noetl.core.codec import canonical_bytes, ordered_bytes, parse_json, sha256_hex
+from noetl.core.errors import PayloadCorrupt, PayloadMissing, Transient
+from noetl.core.reference import (
+    MEDIA_INDEX,
+    MEDIA_JSON,
+    STORE_LARGE,
+    STORE_SMALL,
+    Payload,
+    Reference,
+    address,
+    reference_from_json,
+)
+from noetl.core.results.index import (
+    IndexedJson,
+    Node,
+    Part,
+    index_document,
+    index_from_document,
+    is_indexable,
+    parsed_part,
+    seems_large,
+)
 from noetl.ports.payloads import LargePayloadStore, PayloadStore
 
-STORE_SMALL = "db"
-STORE_LARGE = "file"
+__all__ = ["STORE_LARGE", "STORE_SMALL", "Payloads"]
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 ASK_AGAIN_SECONDS = 0.5
+NEAR_BYTES = 64
 T = TypeVar("T")
 log = logging.getLogger("noetl.payloads")
 
@@ -72,14 +91,31 @@ class _PatientLarge(_Patient):
             chunks, media_type=media_type, tenant_id=tenant_id, organization_id=organization_id
         )
 
+    async def get_range(
+        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
+    ) -> bytes:
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        return await _patiently(lambda: self._large.get_range(reference, offset=offset, length=length, **owner))
+
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
     while True:
         try:
             return await ask()
         except Transient as error:
-            log.warning("waiting for a payload store", extra={"event": "payload.unavailable", "reason": str(error)})
-            await asyncio.sleep(ASK_AGAIN_SECONDS)
+            await _wait(error)
+
+
+async def _wait(error: Transient) -> None:
+    log.warning("waiting for a payload store", extra={"event": "payload.unavailable", "reason": str(error)})
+    await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+
+async def _yielding(pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """The pieces of a large value; between two of them others have their turn."""
+    for piece in pieces:
+        yield piece
+        await asyncio.sleep(0)
 
 
 class Payloads:
@@ -90,26 +126,60 @@ class Payloads:
         self._large = large
         self._stores: Mapping[str, PayloadStore] = {STORE_SMALL: small, STORE_LARGE: large}
         self._cache = _Cache()
+        self._is_patient = False
 
     def patient(self) -> Payloads:
         """For a worker, whose command would otherwise fail: a store that is away for a while is asked again until it
         answers.  The cache is the same."""
         patient = Payloads(small=_Patient(self._small), large=_PatientLarge(self._large))
         patient._cache = self._cache
+        patient._is_patient = True
         return patient
+
+    # --- keeping -------------------------------------------------------------------------------------------
 
     async def keep_json(
         self, value: object, *, tenant_id: str, organization_id: str, media_type: str = MEDIA_JSON
     ) -> Payload:
-        payload = await self.keep(
-            canonical_bytes(value),
-            tenant_id=tenant_id,
-            organization_id=organization_id,
-            media_type=media_type,
-        )
-        reference = payload.reference
-        self._cache.keep((tenant_id, organization_id, reference.sha256), reference.bytes, value)
+        """Address a value, keys in their order.  A large one is stored piece by piece with an index of its parts: it is
+        durable when this returns, and the payload has its reference but not its bytes."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        content = b"" if seems_large(value) else ordered_bytes(value)
+        if (not content or len(content) > limits.INDEX_PART_BYTES) and is_indexable(value):
+            payload = await self._keep_indexed(value, media_type=media_type, **owner)
+        else:
+            payload = await self.keep(content or ordered_bytes(value), media_type=media_type, **owner)
+        if payload.reference.index is None:
+            # A command may be prepared while the commit that makes its payloads readable is on its way.
+            self._cache.keep((tenant_id, organization_id, payload.reference.sha256), payload.reference.bytes, value)
         return payload
+
+    async def _keep_indexed(self, value: Any, *, media_type: str, tenant_id: str, organization_id: str) -> Payload:
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        start: list[bytes] = []
+        pieces = IndexedJson(value).pieces()
+        for piece in pieces:
+            start.append(piece)
+            if sum(map(len, start)) > limits.INDEX_PART_BYTES:
+                break
+        else:
+            return await self.keep(b"".join(start), media_type=media_type, **owner)
+        while True:
+            writer = IndexedJson(value)
+            try:
+                found = await self._large.put_stream(_yielding(writer.pieces()), media_type=media_type, **owner)
+                break
+            except Transient as error:
+                if not self._is_patient:
+                    raise
+                await _wait(error)
+        assert writer.root is not None
+        content = canonical_bytes(index_document(writer.root))
+        index = address(content, media_type=MEDIA_INDEX, store=STORE_LARGE, **owner)
+        await self._large.put(index)
+        self._cache.keep((tenant_id, organization_id, f"index/{found.sha256}"), len(content), writer.root)
+        named = {"sha256": index.reference.sha256, "bytes": len(content)}
+        return Payload(replace(found, store=STORE_LARGE, index=named), b"", tenant_id, organization_id)
 
     async def keep(
         self,
@@ -120,7 +190,7 @@ class Payloads:
         media_type: str,
     ) -> Payload:
         """Address bytes.  A large payload is durable when this returns; a small one must travel with its event."""
-        store = STORE_SMALL if len(content) <= PAYLOAD_INLINE_BYTES_MAX else STORE_LARGE
+        store = STORE_SMALL if len(content) <= limits.PAYLOAD_INLINE_BYTES_MAX else STORE_LARGE
         payload = address(
             content, media_type=media_type, store=store, tenant_id=tenant_id, organization_id=organization_id
         )
@@ -139,7 +209,13 @@ class Payloads:
 
     async def store(self, payload: Payload) -> None:
         """Make a payload durable that travels with no event.  Storing it again changes nothing."""
-        await self._stores[payload.reference.store].put(payload)
+        if payload.reference.store == STORE_SMALL:
+            await self._small.put(payload)
+        elif payload.reference.index is None:
+            # One with an index was stored when it was addressed, piece by piece.
+            await self._large.put(payload)
+
+    # --- reading -------------------------------------------------------------------------------------------
 
     async def read(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         store = self._stores.get(reference.store)
@@ -157,3 +233,86 @@ class Payloads:
         value = parse_json(await self.read(reference, tenant_id=tenant_id, organization_id=organization_id))
         self._cache.keep(key, reference.bytes, value)
         return value
+
+    def known(self, reference: Mapping[str, Any], *, tenant_id: str, organization_id: str) -> tuple[object] | None:
+        """The parsed value behind a recorded reference if it is at hand."""
+        found = self._cache.find((tenant_id, organization_id, str(reference["sha256"])))
+        return None if found is None else (found[1],)
+
+    async def read_index(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> Node | None:
+        """The index behind a recorded reference; None when there is none that can be used."""
+        reference = reference_from_json(document)
+        if reference.index is None:
+            return None
+        key = (tenant_id, organization_id, f"index/{reference.sha256}")
+        known = self._cache.find(key)
+        if known is None:
+            named: Any = {**reference.to_json(), **reference.index, "media_type": MEDIA_INDEX, "index": None}
+            content = await self.read(reference_from_json(named), tenant_id=tenant_id, organization_id=organization_id)
+            known = (len(content), index_from_document(parse_json(content)))
+            self._cache.keep(key, *known)
+        node = known[1]
+        assert node is None or isinstance(node, Node)
+        return node
+
+    async def read_parts(
+        self,
+        document: Mapping[str, object],
+        parts: Sequence[tuple[bool, Part]],
+        *,
+        tenant_id: str,
+        organization_id: str,
+    ) -> list[Any]:
+        """Members of parts of a payload (with each, whether it is of a list), every part checked by its digest."""
+        reference = reference_from_json(document)
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        found: list[Any] = []
+        for run in _runs(parts):
+            first, last = run[0][1], run[-1][1]
+            keys = [(tenant_id, organization_id, f"{reference.sha256}@{part.offset}") for _, part in run]
+            known = [self._cache.find(key) for key in keys]
+            if all(known):
+                found += [one[1] for one in known if one is not None]
+                continue
+            length = last.offset + last.length - first.offset
+            content = await self._large.get_range(reference, offset=first.offset, length=length, **owner)
+            for key, (is_list, part) in zip(keys, run, strict=True):
+                start = part.offset - first.offset
+                members = _members(reference, is_list, part, content[start : start + part.length])
+                self._cache.keep(key, part.length, members)
+                found.append(members)
+        return found
+
+    async def read_text(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> str:
+        """The text behind a recorded reference."""
+        reference = reference_from_json(document)
+        # Not the key of a parsed value: a text may be JSON too.
+        key = (tenant_id, organization_id, f"text/{reference.sha256}")
+        known = self._cache.find(key)
+        if known is not None:
+            return str(known[1])
+        content = await self.read(reference, tenant_id=tenant_id, organization_id=organization_id)
+        text = content.decode("utf-8")
+        self._cache.keep(key, reference.bytes, text)
+        return text
+
+
+def _runs(parts: Sequence[tuple[bool, Part]]) -> Iterator[list[tuple[bool, Part]]]:
+    """Parts that are read together: neighbours, as long as they are not too many bytes for one turn."""
+    run: list[tuple[bool, Part]] = []
+    for is_list, part in parts:
+        if run:
+            end = run[-1][1].offset + run[-1][1].length
+            is_near = 0 <= part.offset - end <= NEAR_BYTES
+            if not is_near or part.offset + part.length - run[0][1].offset > limits.INDEX_READ_BYTES_MAX:
+                yield run
+                run = []
+        run.append((is_list, part))
+    if run:
+        yield run
+
+
+def _members(reference: Reference, is_list: bool, part: Part, content: bytes) -> Any:
+    if sha256_hex(content) != part.sha256:
+        raise PayloadCorrupt(f"{reference.uri}: bytes {part.offset} to {part.offset + part.length} have another digest")
+    return parsed_part(is_list, content)

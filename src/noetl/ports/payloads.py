@@ -28,3 +28,10 @@ class LargePayloadStore(PayloadStore, Protocol):
     ) -> Reference:
         """Make bytes durable whose size and digest are known only at their end.  Memory stays bounded."""
         ...
+
+    async def get_range(
+        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
+    ) -> bytes:
+        """Some of the bytes, not verified: the digest of a payload is about all of them.  Raises PayloadMissing, or
+        PayloadCorrupt when there are fewer."""
+        ...

@@ -19,6 +19,39 @@ class BodySink(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Artifact:
+    """What a reference names: the value of a result, or the bytes of anything else (`content`)."""
+
+    uri: str
+    size_bytes: int
+    content_type: str | None
+    """None when nothing but the content tells."""
+    value: object = None
+    content: bytes | None = None
+    compression: str | None = None
+
+
+class ArtifactStore(Protocol):
+    """Stored results and bytes of whoever asks."""
+
+    async def read(self, reference: Mapping[str, object] | str) -> Artifact:
+        """What a recorded reference or a `noetl://` address names.  Raises ToolFailed."""
+        ...
+
+    async def keep(self, content: bytes, *, media_type: str, compression: str | None) -> Mapping[str, object]:
+        """Store bytes, compressed if asked; returns the reference as it is recorded.  Raises ToolFailed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """The text that a task runs instead of one in its own fields, ready to be run, and where it came from."""
+
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:
     """One call: rendered fields and input, and who asks."""
 
@@ -35,6 +68,9 @@ class ToolCall:
     auth: Credential | Mapping[str, Credential] | None = None
     """The resolved `auth`: one credential, or by alias."""
     sink: BodySink | None = None
+    artifacts: ArtifactStore | None = None
+    script: Script | None = None
+    """Wins over every field that could hold the text."""
     is_row: bool = False
     """One of many equal calls of a frame: a tool may send them on together."""
 
@@ -60,6 +96,8 @@ class ToolSettings:
     """Addresses beyond the public internet that the http tool may reach: `loopback`, networks, names."""
     postgres_private_hosts: tuple[str, ...] = ()
     """Socket folders of the control plane's own server: the postgres tool enters only as the roles made for tools."""
+    artifact_roots: tuple[str, ...] = ()
+    """Folders below which the artifact tool may read and write files."""
 
 
 class Tool(Protocol):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+
 from noetl.adapters.memory.faults import Faults
 from noetl.ports.catalog import CatalogEntry, NewVersion
 from noetl.ports.clock import Clock
@@ -17,20 +19,12 @@ class MemoryCatalog:
     async def register(self, content: NewVersion) -> tuple[CatalogEntry, bool]:
         def write() -> tuple[CatalogEntry, bool]:
             entries = self._rows.setdefault((content.tenant_id, content.organization_id, content.path), [])
-            for entry in entries:
-                if entry.sha256 == content.sha256:
-                    return entry, False
-            entry = CatalogEntry(
-                tenant_id=content.tenant_id,
-                organization_id=content.organization_id,
-                path=content.path,
-                sha256=content.sha256,
-                media_type=content.media_type,
-                name=content.name,
-                payload=content.payload,
-                version=len(entries) + 1,
-                created_at=self._clock.now(),
-            )
+            for number, known in enumerate(entries):
+                if known.digest == content.digest:
+                    entries[number] = replace(known, warnings=content.warnings)
+                    return entries[number], False
+            facts = {one.name: getattr(content, one.name) for one in fields(content)}
+            entry = CatalogEntry(**facts, version=len(entries) + 1, created_at=self._clock.now())
             entries.append(entry)
             return entry, True
 
@@ -45,6 +39,13 @@ class MemoryCatalog:
             return wanted[-1] if wanted else None
 
         return await self._faults.around("catalog_entry", read)
+
+    async def find_id(self, catalog_id: int, *, tenant_id: str, organization_id: str) -> CatalogEntry | None:
+        def read() -> CatalogEntry | None:
+            own = (entries for key, entries in self._rows.items() if key[:2] == (tenant_id, organization_id))
+            return next((entry for entries in own for entry in entries if entry.catalog_id == catalog_id), None)
+
+        return await self._faults.around("catalog_entry_by_id", read)
 
     async def paths(self, *, prefix: str, limit: int, tenant_id: str, organization_id: str) -> list[CatalogEntry]:
         def read() -> list[CatalogEntry]:

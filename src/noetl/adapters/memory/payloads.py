@@ -41,3 +41,14 @@ class MemoryPayloads:
         if sha256_hex(content) != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the stored bytes have another digest")
         return content
+
+    async def get_range(
+        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
+    ) -> bytes:
+        key = (tenant_id, organization_id, reference.sha256)
+        content = await self._faults.around("get", lambda: self._contents.get(key))
+        if content is None:
+            raise PayloadMissing(f"{reference.uri} is not there")
+        if offset + length > len(content):
+            raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
+        return content[offset : offset + length]

@@ -58,6 +58,12 @@ class FilePayloads:
         path = self._path(tenant_id, organization_id, reference.sha256)
         return await asyncio.to_thread(self._read, path, reference)
 
+    async def get_range(
+        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
+    ) -> bytes:
+        path = self._path(tenant_id, organization_id, reference.sha256)
+        return await asyncio.to_thread(self._read_range, path, reference, offset, length)
+
     def _owner(self, tenant_id: str, organization_id: str) -> Path:
         """Encoded tenant and organization: nothing of a user's text becomes a path."""
         owner = self._root / quote(tenant_id, safe="").replace(".", "%2E")
@@ -102,6 +108,18 @@ class FilePayloads:
             raise PayloadMissing(f"{reference.uri} is not in the file store") from error
         if sha256_hex(content) != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the file has another digest")
+        return content
+
+    @staticmethod
+    def _read_range(path: Path, reference: Reference, offset: int, length: int) -> bytes:
+        try:
+            with path.open("rb") as file:
+                file.seek(offset)
+                content = file.read(length)
+        except FileNotFoundError as error:
+            raise PayloadMissing(f"{reference.uri} is not in the file store") from error
+        if len(content) != length:
+            raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
         return content
 
 

@@ -25,7 +25,7 @@ log = logging.getLogger("noetl.worker")
 
 
 class HttpPayloads:
-    """Both stores of a worker.  A small payload travels with its fact; `put` is for the large ones."""
+    """Both stores of a worker.  A small payload travels with its fact; `put` is for the others."""
 
     def __init__(self, link: ServerLink) -> None:
         self._link = link
@@ -33,7 +33,7 @@ class HttpPayloads:
     async def put(self, payload: Payload) -> None:
         reference = payload.reference
         headers = owner_headers(payload.tenant_id, payload.organization_id) | {"Content-Type": reference.media_type}
-        path = f"/api/payloads/{reference.sha256}"
+        path = f"/api/payloads/{reference.sha256}?store={quote(reference.store, safe='')}"
         # A file, so that it is sent piece by piece and the loop has time for others.
         await _patiently(lambda: self._link.content("PUT", path, body=io.BytesIO(payload.content), headers=headers))
 
@@ -65,6 +65,16 @@ class HttpPayloads:
         content = await _patiently(lambda: self._link.content("GET", path, headers=headers))
         if sha256_hex(content) != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the server sent other bytes")
+        return content
+
+    async def get_range(
+        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
+    ) -> bytes:
+        path = f"/api/payloads/{reference.sha256}?store={quote(reference.store, safe='')}"
+        headers = owner_headers(tenant_id, organization_id) | {"Range": f"bytes={offset}-{offset + length - 1}"}
+        content = await _patiently(lambda: self._link.content("GET", path, headers=headers))
+        if len(content) != length:
+            raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
         return content
 
 

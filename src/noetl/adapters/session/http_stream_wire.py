@@ -9,7 +9,7 @@ import msgspec
 
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import HostUnavailable
-from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX
+from noetl.core.reference import STORE_SMALL
 from noetl.ports.session import CommandMessage, Fact, Stop
 
 
@@ -30,7 +30,7 @@ def fact_bytes(fact: Fact, fact_id: str) -> bytes:
     if fact.payload_ref is not None:
         document["payload_ref"] = fact.payload_ref
     # Large ones were put before the fact that names them.
-    small = [payload for payload in fact.payloads if len(payload.content) <= PAYLOAD_INLINE_BYTES_MAX]
+    small = [payload for payload in fact.payloads if payload.reference.store == STORE_SMALL]
     if small:
         document["payloads"] = [
             {

@@ -49,6 +49,17 @@ def group(verbs: Verbs[argparse.ArgumentParser], name: str, help_text: str) -> V
     return parser.add_subparsers(required=True, metavar="VERB")
 
 
+def reaches_servers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Adds where a verb is to be done."""
+    parser.add_argument("--server", metavar="URL", help="use this server; NOETL_SERVER_URL")
+    parser.add_argument(
+        "--runtime",
+        choices=("local", "distributed"),
+        help="the engine of this home, or a server; by default the server when one is configured",
+    )
+    return parser
+
+
 def add_verb(verbs: Verbs[argparse.ArgumentParser], name: str, verb: Verb, help_text: str) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=help_text, description=help_text)
     parser.set_defaults(command=asking(verb))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from noetl.core import limits
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, TemplateFailed
 from noetl.core.execution.state import Entry, StepResult
-from noetl.core.execution.values import NeedsWorker, Scene, evaluate, evaluate_value
+from noetl.core.execution.values import NeedsWorker, Scene, evaluate, evaluate_value, holds
 from noetl.core.execution.writes import write
-from noetl.core.expression import is_true
-from noetl.core.limits import CONTEXT_INLINE_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX, WARNINGS_MAX
-from noetl.core.playbook.compiled import Assignment, CompiledArc, CompiledStep
+from noetl.core.limits import ERROR_MESSAGE_CHARS_MAX, WARNINGS_MAX
+from noetl.core.playbook.compiled import Assignment, CompiledArc, CompiledStep, ServerValue
 from noetl.core.playbook.model import Mode
 
 
@@ -20,12 +20,16 @@ class Routing(NamedTuple):
     """The decision about one step run, as it will be recorded."""
 
     outcome: str
-    arcs: tuple[int, ...]
-    targets: tuple[str, ...]
-    writes: tuple[Mapping[str, object], ...]
-    warnings: tuple[str, ...]
+    arcs: tuple[int, ...] = ()
+    targets: tuple[str, ...] = ()
+    writes: tuple[Mapping[str, object], ...] = ()
+    warnings: tuple[str, ...] = ()
     error: Mapping[str, object] | None = None
     leaf: bool = False
+    args: Mapping[str, Mapping[str, object]] = {}
+
+
+SKIPPED = "skipped"
 
 
 def route(scene: Scene, step: CompiledStep, result: StepResult) -> Routing:
@@ -37,6 +41,19 @@ def route(scene: Scene, step: CompiledStep, result: StepResult) -> Routing:
         # The worker must see what this walk wrote before it came to the expression.
         need.writes = walk.writes
         raise
+
+
+def bypass(scene: Scene, step: CompiledStep) -> Routing:
+    """Where a step leads that its guard kept from running: through its first matching arc, whatever the mode, as if it
+    had succeeded and given nothing.  Its own `set` is not applied."""
+    walk = _Walk(scene, step)
+    try:
+        fired = walk.choose(failed=False, first_only=True)
+    except NeedsWorker as need:
+        need.writes = walk.writes
+        raise
+    unmatched = walk.unmatched() if not fired and step.arcs else None
+    return walk.routing(SKIPPED if unmatched is None else "failed", fired, error=unmatched)
 
 
 def _routed(walk: _Walk, step: CompiledStep, result: StepResult) -> Routing:
@@ -60,18 +77,18 @@ class _Walk:
         self._scene = scene
         self._step = step
         self.writes: tuple[Mapping[str, object], ...] = ()
+        self._args: dict[str, dict[str, object]] = {}
         self._warnings: list[str] = []
         self._guard_error: str | None = None
 
-    def apply(self, sets: tuple[Assignment, ...]) -> None:
-        """All values of one block are evaluated before any is written."""
+    def apply(self, sets: tuple[Assignment, ...]) -> Sequence[Mapping[str, object]]:
+        """All values of one block are evaluated before any is written.  Returns what is written."""
         block: list[Mapping[str, object]] = []
         variables = self._scene.variables
         for assignment in sets:
             assert assignment.server is not None
             try:
-                entry = evaluate_value(self._scene, assignment.server, must_be_inline=len(assignment.path) > 1)
-                item = _recorded(variables, assignment, entry)
+                item = self._item(assignment, assignment.server, variables)
             except (TemplateFailed, EnvelopeInvalid) as error:
                 self._warn(f"set {'.'.join(assignment.path)}: {error}")
                 continue
@@ -79,17 +96,37 @@ class _Walk:
             variables = write(variables, [item])
         self.writes += tuple(block)
         self._scene = self._scene._replace(variables=variables)
+        return block
 
-    def choose(self, *, failed: bool) -> list[int]:
+    def _item(
+        self, assignment: Assignment, server: ServerValue, variables: Mapping[str, Entry]
+    ) -> Mapping[str, object]:
+        """One write.  What has no room in the context is kept by a worker: it is recorded by reference."""
+        entry = evaluate_value(self._scene, server)
+        if entry.is_inline and server.kept is not None and _has_no_room(variables, assignment.path, entry):
+            entry = evaluate(self._scene, server.kept)
+        item: dict[str, object] = {"path": list(assignment.path)}
+        return {**item, "v": entry.value} if entry.is_inline else {**item, "ref": entry.reference, "at": [*entry.path]}
+
+    def _give(self, arc: CompiledArc) -> None:
+        """The deprecated `args` of an arc: writes like any other, which the target's run also knows as `args`."""
+        given: Mapping[str, Entry] = {}
+        given = write(given, self.apply(arc.args))
+        if given:
+            known = self._args.setdefault(arc.target, {})
+            known.update({name: entry.to_json() for name, entry in given.items()})
+
+    def choose(self, *, failed: bool, first_only: bool = False) -> list[int]:
         fired = []
         for number, arc in enumerate(self._step.arcs):
             if failed and not arc.mentions_failure:
                 continue
             if not self._matches(number, arc):
                 continue
+            self._give(arc)
             self.apply(arc.sets)
             fired.append(number)
-            if self._step.mode is Mode.EXCLUSIVE:
+            if first_only or self._step.mode is Mode.EXCLUSIVE:
                 break
         return fired
 
@@ -97,12 +134,11 @@ class _Walk:
         if arc.when is None:
             return True
         try:
-            entry = evaluate(self._scene, arc.when)
+            return holds(self._scene, arc.when)
         except TemplateFailed as error:
             self._guard_error = _bounded(f"arc {number} to {arc.target!r}: {error}")
             self._warn(self._guard_error)
             return False
-        return True if not entry.is_inline else is_true(entry.value)
 
     def unmatched(self) -> Mapping[str, object] | None:
         """Nothing matched: an error of routing, or simply the end of this branch (None)."""
@@ -128,6 +164,7 @@ class _Walk:
             warnings=tuple(self._warnings),
             error=error,
             leaf=not self._step.has_next,
+            args=self._args,
         )
 
 
@@ -139,22 +176,13 @@ def _bounded(message: str) -> str:
     return message[:ERROR_MESSAGE_CHARS_MAX]
 
 
-def _recorded(variables: Mapping[str, Entry], assignment: Assignment, entry: Entry) -> dict[str, object]:
-    """A write as it will be recorded; refused when the context would lose data or grow beyond its bound."""
-    item: dict[str, object] = {"path": list(assignment.path)}
-    if not entry.is_inline:
-        return {**item, "ref": entry.reference, "at": list(entry.path)}
-    name = assignment.path[0]
-    held = variables.get(name)
-    if len(assignment.path) > 1 and held is not None and not held.is_inline:
-        raise EnvelopeInvalid(f"ctx.{name} is held by reference and cannot be changed in part; write it whole")
-    item["v"] = entry.value
-    before = _inline_bytes(variables)
-    after = _inline_bytes(write(variables, [item]))
-    if after > max(before, CONTEXT_INLINE_BYTES_MAX):
-        raise EnvelopeInvalid(f"ctx would hold {after} bytes inline, the limit is {CONTEXT_INLINE_BYTES_MAX}")
-    return item
+def _has_no_room(variables: Mapping[str, Entry], path: tuple[str, ...], entry: Entry) -> bool:
+    """Whether a value would make what the context holds inline grow beyond its bound.  A counter always has room."""
+    if len(canonical_bytes(entry.value)) <= limits.CONTEXT_COUNTER_BYTES_MAX:
+        return False
+    after = write(variables, [{"path": path, "v": entry.value}])
+    return _inline_bytes(after) > max(_inline_bytes(variables), limits.CONTEXT_INLINE_BYTES_MAX)
 
 
 def _inline_bytes(variables: Mapping[str, Entry]) -> int:
-    return sum(len(canonical_bytes(entry.value)) for entry in variables.values() if entry.is_inline)
+    return sum(len(canonical_bytes(entry.value)) for entry in variables.values() if entry.reference is None)

@@ -7,6 +7,7 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
+from noetl.core.execution import pins
 from noetl.core.execution.lifecycle import child_timer, unawaited
 from noetl.core.execution.state import Child, Command, CommandStatus, ExecutionState, Status
 from noetl.core.execution.writes import integer, without, write
@@ -48,6 +49,7 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
     changes: Changes = {
         "commands": {**state.commands, command.command_id: changed},
         "variables": write(state.variables, event.writes),
+        **pins.started(state, meta),
     }
     if waits and state.cancelling is None:
         changes["timers"] = {**state.timers, child_timer(command.command_id, number): str(meta["due_at"])}

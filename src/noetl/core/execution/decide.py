@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
-from noetl.core.execution import children, lifecycle
-from noetl.core.execution.arcs import Routing, route
+from noetl.core.execution import admission, children, lifecycle
+from noetl.core.execution.arcs import SKIPPED, Routing, bypass, route
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.looping import loops
-from noetl.core.execution.state import ExecutionState, Pending, Stage
-from noetl.core.execution.values import NeedsWorker, Scene
+from noetl.core.execution.looping.policy import CannotLoop
+from noetl.core.execution.state import ADMIT, SKIP, ExecutionState, Pending, Stage, StepResult
+from noetl.core.execution.values import NeedsWorker, Scene, was_skipped
+from noetl.core.limits import STEPS_SKIPPED_AT_ONCE_MAX, WARNINGS_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
 
 _COMMAND_ENDED = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED))
@@ -56,6 +58,8 @@ class _Run:
         self.drafts: list[Draft] = []
         self._event = event
         self._playbook = playbook
+        # How many steps were turned down by this decision.
+        self._skips = 0
 
     def _emit(self, draft: Draft) -> None:
         self.drafts.append(draft)
@@ -68,25 +72,47 @@ class _Run:
             self._open(name)
             return
         pending = self.state.pending_next_actions.get(name)
-        result = self.state.step_results.get(name)
-        if pending is None or result is None or self.state.issued_steps.get(name) != pending.run:
+        if pending is None or self.state.issued_steps.get(name) != pending.run:
             return
         if any(command.step == name for command in self.state.commands.values()):
             return  # an answer is still on its way
-        scene = Scene(
+        result = self.state.step_results.get(name)
+        if pending.phase is not None:
+            self._begin(name)
+        elif result is not None:
+            self._route(name, pending, result)
+
+    def _route(self, name: str, pending: Pending, result: StepResult) -> None:
+        try:
+            routing = route(self._scene(name, name, pending), self._playbook.steps[name], result)
+        except NeedsWorker as need:
+            self._ask(name, pending, need)
+        else:
+            self._emit(_decided(name, pending.run, routing))
+
+    def _scene(self, owner: str, step: str | None, pending: Pending, *, is_skipped: bool = False) -> Scene:
+        return Scene(
             state=self.state,
             playbook=self._playbook,
-            step=name,
+            owner=owner,
+            step=step,
             now=self._event.event_time,
             variables=self.state.variables,
             answers=pending.evaluations,
+            is_skipped=is_skipped,
         )
-        try:
-            routing = route(scene, self._playbook.steps[name], result)
-        except NeedsWorker as need:
-            self._ask(name, pending, need)
-            return
-        self._emit(_decided(name, pending.run, routing))
+
+    def _opening(self, name: str, parents: list[str], pending: Pending) -> Scene:
+        """What is looked at before a step runs: `output` and `event` are those of the last step that requested it."""
+        parent = parents[-1] if parents else None
+        skipped = parent is not None and was_skipped(self.state, parent)
+        return self._scene(name, parent, pending, is_skipped=skipped)
+
+    def _parents(self, name: str) -> list[str]:
+        pending = self.state.pending_next_actions.get(name)
+        if pending is not None and pending.phase is not None:
+            return list(pending.parents)
+        return list(dict.fromkeys(self.state.requested_steps.get(name, ())))
 
     def _ask(self, step: str, pending: Pending, need: NeedsWorker | None, **extra: object) -> None:
         """Ask a worker for the value of an expression, or for the collection of a loop."""
@@ -101,39 +127,32 @@ class _Run:
 
     # --- a loop --------------------------------------------------------------------------------------------
 
-    def _open(self, name: str, *, closing: bool = False) -> None:
-        """Begin a loop, or go on beginning it after a worker's answer."""
+    def _open(self, name: str, *, closing: bool = False, notes: Mapping[str, object] | None = None) -> None:
+        """Begin a loop, or go on beginning it after a worker's answer.  `notes` go to the first event about it."""
         state = self.state
         known = state.loop_state.get(name)
-        if known is not None and (known.collection is not None or any(c.step == name for c in state.commands.values())):
+        if known is not None and (known.is_open or any(c.step == name for c in state.commands.values())):
             return
         run = known.run if known else state.runs.get(name, 0) + 1
         stage_id = f"{name}#{run}"
-        parents = list(known.parents) if known else list(dict.fromkeys(state.requested_steps.get(name, ())))
+        parents = list(known.parents) if known else self._parents(name)
         pending = state.pending_next_actions.get(name, Pending(run=run))
-        limit = {} if known else self._limit(name)
+        limit = {} if known else {**self._limit(name), **(notes or {})}
         begins: dict[str, object] = {"parents": parents}
         if known is None:
             begins |= {"opens": True, **({"closing": True} if closing else {}), **limit}
         step = self._playbook.steps[name]
         assert step.loop is not None
-        scene = Scene(
-            state=state,
-            playbook=self._playbook,
-            step=parents[-1] if parents else name,
-            now=self._event.event_time,
-            variables=state.variables,
-            answers=pending.evaluations,
-        )
         try:
-            opened = loops.open_loop(scene, step, step.loop)
+            opened = loops.open_loop(self._opening(name, parents, pending), step, step.loop)
         except loops.NeedsCollection:
             self._ask(name, pending, None, **begins)
         except NeedsWorker as need:
             self._ask(name, pending, need, **begins)
-        except loops.CannotLoop as refusal:
+        except CannotLoop as refusal:
             stage = known or Stage(stage_id=stage_id, step=name, run=run)
-            self._emit(loops.ended(stage, "refused", refusal.error, closing=closing))
+            draft = loops.ended(stage, "refused", refusal.error, closing=closing)
+            self._emit(draft._replace(meta={**(notes or {}), **draft.meta}))
             self.settle(name)
         else:
             draft = loops.started(stage_id, name, run, opened, parents=parents, closing=closing)
@@ -143,7 +162,7 @@ class _Run:
     def work(self, name: str) -> None:
         """Give out the frames of a loop that may run now, or end it."""
         stage = self.state.loop_state.get(name)
-        if stage is None or stage.collection is None or stage.is_sealing:
+        if stage is None or not stage.is_open or stage.is_sealing:
             return
         end = loops.end_of(stage, self.state)
         if end is not None:
@@ -196,14 +215,14 @@ class _Run:
         if stage is None:
             self.settle(name)
         elif not stage.is_sealing:
-            status = "failed" if stage.collection is not None else "refused"
+            status = "failed" if stage.is_open else "refused"
             self._end(stage, loops.ended(stage, status, stage.failure or error))
 
     def close(self) -> None:
         """Close an execution that is being cancelled, when nothing of it runs any more."""
         if lifecycle.is_over(self.state, self._event):
             for stage in tuple(self.state.loop_state.values()):
-                if stage.collection is not None and not stage.is_sealing:
+                if stage.is_open and not stage.is_sealing:
                     self._emit(loops.ended(stage, "stopped", lifecycle.end_error(self.state)))
             self._emit(lifecycle.closed(self.state))
 
@@ -215,15 +234,22 @@ class _Run:
     # --- what may run now ----------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        if self.state.failure is None:
+        """Begin what may begin.  A step that is turned down has ended at once: what it held up may begin too."""
+        while not self.state.is_terminal:
+            skips = self._skips
             for step in self._ready():
-                self._issue(step)
-        if self._is_quiet():
-            self._finish()
+                if self.state.failure is None:
+                    self._begin(step)
+            if self._is_quiet():
+                self._finish()
+            if self._skips == skips:
+                return
 
     def _ready(self) -> list[str]:
         """Requested steps that no other live step can still reach; when all is quiet, the first requested."""
         steps, requested = self._playbook.steps, self.state.requested_steps
+        if not requested or self.state.failure is not None:
+            return []
         live = [name for name in (*self.state.issued_steps, *requested) if name in steps]
         waiting = sorted((name for name in requested if name not in self.state.issued_steps), key=self._order)
         ready = [
@@ -238,14 +264,55 @@ class _Run:
     def _order(self, name: str) -> int:
         return self._playbook.steps[name].number
 
-    def _issue(self, step: str, *, closing: bool = False) -> None:
+    def _begin(self, name: str, *, closing: bool = False) -> None:
+        """A step whose turn it is: it runs, it is turned down, or a worker is asked which of the two."""
+        rules = self._playbook.steps[name].admission
+        if rules is None:
+            self._issue(name, closing=closing)
+            return
+        pending = self.state.pending_next_actions.get(name)
+        if pending is not None and not loops.may_go_on(self.state):
+            self._turn_down(name, closing, admission.Verdict(admission.FAILING))
+            return
+        pending = pending or Pending(run=self.state.runs.get(name, 0) + 1)
+        parents = self._parents(name)
+        try:
+            verdict = admission.verdict(self._opening(name, parents, pending), rules)
+        except NeedsWorker as need:
+            self._ask(name, pending, need, phase=ADMIT, parents=parents, **({"closing": True} if closing else {}))
+            return
+        if verdict.turned_down is None:
+            notes = {"warnings": list(verdict.warnings)} if verdict.warnings else {}
+            self._issue(name, closing=closing, notes=notes)
+        else:
+            self._turn_down(name, closing, verdict)
+
+    def _turn_down(self, name: str, closing: bool, verdict: admission.Verdict) -> None:
+        """Record that a step does not run.  Only one whose deprecated guard says no leads on."""
+        run, parents = self.state.runs.get(name, 0) + 1, self._parents(name)
+        about: dict[str, object] = {"parents": parents, **({"closing": True} if closing else {})}
+        error = admission.runaway(name) if self._skips >= STEPS_SKIPPED_AT_ONCE_MAX else verdict.error
+        routing = Routing(outcome=SKIPPED if error is None else "failed", warnings=verdict.warnings, error=error)
+        if verdict.turned_down == admission.GUARDED and error is None:
+            pending = self.state.pending_next_actions.get(name) or Pending(run=run)
+            try:
+                routing = bypass(self._scene(name, name, pending, is_skipped=True), self._playbook.steps[name])
+            except NeedsWorker as need:
+                self._ask(name, pending, need, phase=SKIP, **about)
+                return
+            routing = routing._replace(warnings=(*verdict.warnings, *routing.warnings)[:WARNINGS_MAX])
+        self._skips += 1
+        draft = _decided(name, run, routing)
+        self._emit(draft._replace(meta={**draft.meta, "reason": verdict.turned_down, **about}))
+
+    def _issue(self, step: str, *, closing: bool = False, notes: Mapping[str, object] | None = None) -> None:
         if self._playbook.steps[step].loop is not None:
-            self._open(step, closing=closing)
+            self._open(step, closing=closing, notes=notes)
             return
         run = self.state.runs.get(step, 0) + 1
         command_id = f"{step}#{run}"
-        parents = list(dict.fromkeys(self.state.requested_steps.get(step, ())))
-        meta: dict[str, object] = {"step": step, "run": run, "kind": "step", "parents": parents, **self._limit(step)}
+        meta: dict[str, object] = {"step": step, "run": run, "kind": "step", "parents": self._parents(step)}
+        meta |= {**self._limit(step), **(notes or {})}
         if closing:
             meta["closing"] = True
         self._emit(_issued(command_id, meta))
@@ -262,9 +329,9 @@ class _Run:
         state, playbook = self.state, self._playbook.playbook
         may_end = state.failure is None and not state.is_closing and "end" in self._playbook.steps
         if may_end and state.has_leaf_end and "end" not in state.runs:
-            self._issue("end")
+            self._begin("end")
         elif playbook.final_step is not None and playbook.final_step not in state.runs:
-            self._issue(playbook.final_step, closing=True)
+            self._begin(playbook.final_step, closing=True)
         else:
             self._emit(_terminal(state))
 
@@ -288,6 +355,8 @@ def _decided(step: str, run: int, routing: Routing) -> Draft:
     }
     if routing.leaf:
         meta["leaf"] = True
+    if routing.args:
+        meta["args"] = routing.args
     if routing.warnings:
         meta["warnings"] = list(routing.warnings)
     if routing.error is not None:

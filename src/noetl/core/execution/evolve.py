@@ -11,9 +11,11 @@ from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
 from noetl.core.execution import children, lifecycle
+from noetl.core.execution.admission import admitting, requested, turned_down
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
 from noetl.core.execution.looping import stages
 from noetl.core.execution.looping.stages import answered, entered, opening
+from noetl.core.execution.pins import pinned
 from noetl.core.execution.state import (
     Command,
     CommandStatus,
@@ -76,7 +78,20 @@ def _initialized(event: Event) -> ExecutionState:
         parent_execution_id=event.parent_execution_id,
         parent=None if parent is None else Parent(parent["command_id"], parent["n"], parent["waits"]),
         depth=integer(meta.get("depth", 0)),
+        **_surroundings(meta),
+        **pinned(meta),
     )
+
+
+def _surroundings(meta: Mapping[str, object]) -> dict[str, Any]:
+    """What an execution was told about the world when it began: the catalog, the server, who started it."""
+    catalog: Any = meta.get("catalog") or {}
+    return {
+        "catalog_id": catalog.get("id"),
+        "catalog_version": catalog.get("version"),
+        "env": meta.get("env") or {},
+        "caller": meta.get("iter"),
+    }
 
 
 def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
@@ -97,16 +112,28 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         expression=str(meta["expression"]) if "expression" in meta else None,
         parents=tuple(str(parent) for parent in parents),
         pending_writes=tuple(pending_writes),
+        asked_at=event.event_time if kind in ("evaluate", "collect") else None,
     )
     commands = {**state.commands, command_id: command}
     if kind == "seal":
         return {"commands": commands}
     if kind != "step":
         pending = state.pending_next_actions.get(step, Pending(run=run))
-        asked = pending._replace(asked=pending.asked + 1)
-        changes = {**opening(state, event), **limited(state, event, step, run)} if meta.get("opens") is True else {}
+        asked = pending._replace(asked=pending.asked + 1, phase=None, parents=())
+        changes: dict[str, Any] = {}
+        if "phase" in meta:
+            asked = asked._replace(phase=str(meta["phase"]), parents=command.parents)
+            changes = admitting(state, step, run, closing=meta.get("closing") is True)
+        elif meta.get("opens") is True:
+            changes = {**opening(state, event), **limited(state, event, step, run)}
         return {**changes, "commands": commands, "pending_next_actions": {**state.pending_next_actions, step: asked}}
-    changes = limited(state, event, step, run)
+    if step in state.pending_next_actions:
+        # Admitted: the answers are used up.
+        known = {**state.pending_next_actions, step: answered(state, step, run)}
+        changes = {"pending_next_actions": known}
+    else:
+        changes = {}
+    changes |= limited(state, event, step, run)
     return {**changes, "commands": commands, **entered(state, step, run, closing=meta.get("closing") is True)}
 
 
@@ -144,6 +171,10 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         reference=reference,
         atoms=context.get("atoms", {}),
         error=context.get("error"),
+        stored=context.get("stored"),
+        selected=context.get("selected", ()),
+        meta=context.get("meta"),
+        traceback=_reference(event.meta.get("traceback")),
     )
     changes: dict[str, Any] = {"loop_state": without(state.loop_state, command.step)} if command.kind == "seal" else {}
     return {
@@ -157,6 +188,10 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
             command.step: answered(state, command.step, command.run),
         },
     }
+
+
+def _reference(value: object) -> Mapping[str, object] | None:
+    return value if isinstance(value, Mapping) else None
 
 
 def _waiting(state: ExecutionState, event: Event) -> dict[str, Any] | None:
@@ -201,25 +236,26 @@ def _fired(state: ExecutionState, event: Event) -> dict[str, Any] | None:
 def _decided(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     meta = event.meta
     step, run, outcome = str(meta["step"]), integer(meta["run"]), str(meta["outcome"])
-    if state.issued_steps.get(step) != run:
+    known = state.issued_steps.get(step)
+    if known != run and (known is not None or "reason" not in meta or state.runs.get(step, 0) + 1 != run):
         return None
-    targets: Any = meta.get("targets", ())
-    requested = dict(state.requested_steps)
-    for target in targets:
-        requested[target] = (*requested.get(target, ()), step)
     changes: dict[str, Any] = {
         **unlimited(state, step, run),
+        **turned_down(state, step, run, closing=meta.get("closing") is True),
         "issued_steps": without(state.issued_steps, step),
-        "requested_steps": requested,
         "pending_next_actions": without(state.pending_next_actions, step),
         "variables": write(state.variables, event.writes),
     }
+    changes |= requested(state, event, changes.get("requested_steps", state.requested_steps))
     if outcome == "failed":
         changes["failure"] = state.failure or {"step": step, "error": meta.get("error")}
+    elif outcome == "skipped":
+        changes["skipped_steps"] = {**state.skipped_steps, step: run}
     else:
         changes["completed_steps"] = {**state.completed_steps, step: run}
     if outcome == "completed":
         changes["last_step"] = step
+    if outcome in ("completed", "skipped"):
         changes["has_leaf_end"] = state.has_leaf_end or meta.get("leaf") is True
     return changes
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Status(StrEnum):
@@ -23,45 +23,65 @@ class CommandStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A value of the context or the workload: inline, or a place (`path`) inside a payload."""
+    """A value of the context or the workload: inline, or a place (`path`) inside a payload.
+
+    `patches` are parts of it that were written since (the keys below it, and what stands there), where either is not
+    inline: nothing is copied to change a part of what is large."""
 
     value: object = None
     reference: Mapping[str, object] | None = None
     path: tuple[str | int, ...] = ()
+    patches: tuple[tuple[tuple[str, ...], Entry], ...] = ()
 
     @property
     def is_inline(self) -> bool:
-        return self.reference is None
+        return self.reference is None and not self.patches
 
     def to_json(self) -> dict[str, object]:
-        if self.reference is None:
-            return {"v": self.value}
-        return {"ref": self.reference, "path": list(self.path)}
+        document: dict[str, object] = {"v": self.value}
+        if self.reference is not None:
+            document = {"ref": self.reference, "path": list(self.path)}
+        if self.patches:
+            document["patches"] = [{"below": list(below), **entry.to_json()} for below, entry in self.patches]
+        return document
 
 
-def entry_from_json(document: Mapping[str, object]) -> Entry:
+def entry_from_json(document: Mapping[str, Any]) -> Entry:
     reference = document.get("ref")
+    patches = tuple((tuple(patch["below"]), entry_from_json(patch)) for patch in document.get("patches", ()))
     if reference is None:
-        return Entry(document.get("v"))
-    path = document.get("path", ())
-    assert isinstance(reference, Mapping)
-    assert isinstance(path, list | tuple)
-    return Entry(None, reference, tuple(path))
+        return Entry(document.get("v"), patches=patches)
+    return Entry(None, reference, tuple(document.get("path", ())), patches)
 
 
 class StepResult(NamedTuple):
-    """The compact envelope of a step's last run: where its result is and the atoms the router may read."""
+    """The compact envelope of a step's last run: where its result is and the atoms the router may read.
+
+    `stored` is there for a result that counts as external: its tier, its size, how much of it a preview shows.
+    `selected` are the fields that the playbook wants to travel, `meta` how its last task ran."""
 
     run: int
     status: str
     reference: Mapping[str, object] | None
     atoms: Mapping[str, Mapping[str, object]]
     error: Mapping[str, object] | None = None
+    stored: Mapping[str, object] | None = None
+    selected: Sequence[object] = ()
+    meta: Mapping[str, object] | None = None
+    traceback: Mapping[str, object] | None = None
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {"status": self.status, "ref": self.reference}
         if self.error is not None:
             document["error"] = self.error
+        if self.stored is not None:
+            document["stored"] = self.stored
+        if self.selected:
+            document["selected"] = self.selected
+        if self.meta is not None:
+            document["meta"] = self.meta
+        if self.traceback is not None:
+            document["traceback"] = self.traceback
         return document
 
 
@@ -74,8 +94,23 @@ class Part(NamedTuple):
     failed: int = 0
 
 
+class Claim(NamedTuple):
+    """What a cursor's claim statement returned: the rows by reference and the transaction that took them.  Whether that
+    was committed only its database can say."""
+
+    transaction_id: str
+    reference: Mapping[str, object]
+    place: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {"xid": self.transaction_id, "ref": self.reference, "place": self.place}
+
+
 class Frame(NamedTuple):
-    """A window of a stage's rows: so many `rows` from `first`, at most `concurrency` of them at a time."""
+    """A window of a stage's rows: so many `rows` from `first`, at most `concurrency` of them at a time.
+
+    Of a cursor it is the turn of a `slot`: `first` counts the rows of that slot, and there are none before the `claim`,
+    the last of `claims`.  `tries` is how often a shard was run before."""
 
     number: int
     first: int
@@ -83,6 +118,10 @@ class Frame(NamedTuple):
     concurrency: int
     parts: tuple[Part, ...] = ()
     heartbeats: int = 0
+    slot: int | None = None
+    claim: Claim | None = None
+    claims: int = 0
+    tries: int = 0
 
     @property
     def kept(self) -> int:
@@ -102,6 +141,7 @@ class FrameOutput(NamedTuple):
     reference: Mapping[str, object] | None
     parts: tuple[Part, ...] = ()
     error: Mapping[str, object] | None = None
+    failed: int = 0
 
 
 class Child(NamedTuple):
@@ -118,6 +158,13 @@ class Child(NamedTuple):
         return {**document, "return_step": self.return_step, **(self.outcome or {})}
 
 
+class Script(NamedTuple):
+    """A script that belongs to an execution: where its text is and which names it reads, None for any of them."""
+
+    reference: Mapping[str, object]
+    names: tuple[str, ...] | None = None
+
+
 class Parent(NamedTuple):
     """Which task of another execution started this one, and whether it waits."""
 
@@ -130,7 +177,8 @@ class Command(NamedTuple):
     """An open command or frame: issued and not yet ended.
 
     `pending_writes` belong to an `evaluate` command: what the router wrote before the expression.  `base` is the
-    attempt that came to the last resume point: only attempts after it were in vain."""
+    attempt that came to the last resume point: only attempts after it were in vain.  `asked_at` is, for a question of
+    the router, the time of the event that made it ask."""
 
     command_id: str
     step: str
@@ -148,6 +196,7 @@ class Command(NamedTuple):
     child: Child | None = None
     children: int = 0
     base: int = 0
+    asked_at: str | None = None
 
     @property
     def awaits_child(self) -> bool:
@@ -164,13 +213,46 @@ class StagePolicy(NamedTuple):
     max_attempts: int | None = None
     retry_mode: str | None = None
     one_row_frames: bool = False
+    # Members of loops with a frame policy, a cursor or shards; without one they are not recorded.
+    process: str | None = None
+    row_concurrency: int | None = None
+    max_seconds: float | None = None
+    max_bytes: int | None = None
+    slot_rows_max: int | None = None
+    shard_retries: int | None = None
+    allows_partial: bool | None = None
+
+    @property
+    def is_framewise(self) -> bool:
+        """Whether the pipeline runs once per frame; then a lost frame always begins anew."""
+        return self.process == "frame"
+
+
+class Slot(NamedTuple):
+    """One of the claimants of a cursor: how many rows it has had, whether a frame of it is open, and whether it is at
+    its end."""
+
+    rows: int = 0
+    is_open: bool = False
+    is_done: bool = False
+
+
+class Shards(NamedTuple):
+    """What became of the shards of a fan-out.  `again` are the windows (first, rows, tries) that run once more."""
+
+    succeeded: int = 0
+    failed: int = 0
+    again: tuple[tuple[int, int, int], ...] = ()
+    error: Mapping[str, object] | None = None
 
 
 class Stage(NamedTuple):
-    """A loop that is being worked off.  Without a collection it is being opened.
+    """A loop that is being worked off.  With neither collection nor cursor it is being opened.
 
     `in_use` is how many items its open frames may run at a time; `timed_rows` and `busy_ms` say how long an item
-    takes.  `sealing` means that every row has its outcome and the result is being written."""
+    takes.  `sealing` means that every row has its outcome and the result is being written.  Of a cursor only counters
+    are kept: `row_frames` had rows, `breaks` rows said that their slot is to end, `capped` slots reached their limit of
+    rows, `claim_failure` is why rows could not be claimed."""
 
     stage_id: str
     step: str
@@ -190,14 +272,33 @@ class Stage(NamedTuple):
     outputs: tuple[FrameOutput, ...] = ()
     failure: Mapping[str, object] | None = None
     is_sealing: bool = False
+    cursor: Mapping[str, object] | None = None
+    slots: Mapping[int, Slot] = {}
+    row_frames: int = 0
+    breaks: int = 0
+    capped: int = 0
+    claim_failure: Mapping[str, object] | None = None
+    shards: Shards = Shards()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun: what it loops over is known."""
+        return self.collection is not None or self.cursor is not None
+
+
+# What the questions about a step run are for: whether it may begin, or, when its guard says no, where it leads.
+ADMIT, SKIP = "admit", "skip"
 
 
 class Pending(NamedTuple):
-    """A finished step run whose routing waits for values that only a worker can compute."""
+    """A step run that waits for values that only a worker can compute: before it begins (`phase`, with those who
+    requested it), or when it has finished and must be routed."""
 
     run: int
     evaluations: Mapping[str, Mapping[str, object]] = {}
     asked: int = 0
+    phase: str | None = None
+    parents: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +307,9 @@ class ExecutionState:
 
     `variables` are the context writes; `is_closing` says that the final step was started; `loop_state` holds the
     open stage of each step that is a loop; `cancelling` says why the execution is to end before its time; `depth` is
-    the number of executions above this one."""
+    the number of executions above this one.  `runs` counts the turns of a step, `skipped_steps` has the last turn in
+    which it was not admitted; `args` is what arcs gave to a step's run.  `env` are variables of the server as they
+    were when the execution began, `caller` is the iteration that started it."""
 
     execution_id: int
     tenant_id: str = "default"
@@ -225,6 +328,8 @@ class ExecutionState:
     issued_steps: Mapping[str, int] = field(default_factory=dict)
     requested_steps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     runs: Mapping[str, int] = field(default_factory=dict)
+    skipped_steps: Mapping[str, int] = field(default_factory=dict)
+    args: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
     commands: Mapping[str, Command] = field(default_factory=dict)
     pending_next_actions: Mapping[str, Pending] = field(default_factory=dict)
     timers: Mapping[str, str] = field(default_factory=dict)
@@ -238,6 +343,13 @@ class ExecutionState:
     parent_execution_id: int | None = None
     parent: Parent | None = None
     depth: int = 0
+    scripts: Mapping[str, Script] = field(default_factory=dict)
+    playbooks: Mapping[str, int] = field(default_factory=dict)
+    warnings: tuple[Mapping[str, object], ...] = ()
+    catalog_id: str | None = None
+    catalog_version: int | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    caller: Mapping[str, object] | None = None
 
     @property
     def is_terminal(self) -> bool:

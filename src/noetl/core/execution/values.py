@@ -10,14 +10,26 @@ from typing import Any, NamedTuple
 
 from noetl.core.errors import TemplateFailed
 from noetl.core.execution.state import Entry, ExecutionState
-from noetl.core.expression import Atom, AtomError, EventName, Template, Undefined, evaluate_atom, normalise, render
+from noetl.core.expression import (
+    Atom,
+    AtomError,
+    EventName,
+    OutputView,
+    Scope,
+    Template,
+    Undefined,
+    evaluate_atom,
+    is_true,
+    normalise,
+    render,
+)
 from noetl.core.playbook.compiled import CompiledPlaybook, ServerExpression, ServerValue
+from noetl.core.playbook.needs import COMPLETING, FACTS
 
 # Each compares equal to every synonym of its situation.
 SUCCESS_NAME = "call.done"
 FAILURE_NAME = "call.error"
 LOOP_NAME = "loop.done"
-_COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
 
 
 class NeedsWorker(Exception):
@@ -30,14 +42,20 @@ class NeedsWorker(Exception):
 
 
 class Scene(NamedTuple):
-    """What an expression is evaluated against: the state, the completing step and what workers answered."""
+    """What an expression is evaluated against: the state, the completing step and what workers answered.
+
+    `owner` is the step that the expression belongs to.  `step`, whose outcome `output` and `event` are about, is the
+    owner itself when it has run, and the step that requested it when it is about to run (None: nobody did).  One
+    that was skipped is a success without a result."""
 
     state: ExecutionState
     playbook: CompiledPlaybook
-    step: str
+    owner: str
+    step: str | None
     now: str
     variables: Mapping[str, Entry]
     answers: Mapping[str, Mapping[str, object]]
+    is_skipped: bool = False
 
 
 def evaluate(scene: Scene, expression: ServerExpression) -> Entry:
@@ -62,21 +80,33 @@ def evaluate(scene: Scene, expression: ServerExpression) -> Entry:
     return Entry(normalise(value))
 
 
+def holds(scene: Scene, condition: ServerExpression) -> bool:
+    """Whether a condition is true.  A worker answers it with a truth value; a place in a payload is a large value."""
+    entry = evaluate(scene, condition)
+    return is_true(entry.value) if entry.is_inline else True
+
+
 def evaluate_value(scene: Scene, value: ServerValue, *, must_be_inline: bool = False) -> Entry:
-    """A whole YAML value: one expression keeps its entry, a nested one becomes inline."""
+    """A whole YAML value: one expression keeps its entry, a nested one becomes inline, or one payload of a worker."""
+    whole = value.whole
+    if whole is not None and not must_be_inline and (whole.is_hidden or whole.key in scene.answers):
+        return evaluate(scene, whole)
     if len(value.leaves) == 1 and value.leaves[0][0] == () and not must_be_inline:
         return evaluate(scene, value.leaves[0][1])
     filled = value.skeleton
     for path, expression in value.leaves:
-        filled = _put(filled, path, _inline_value(scene, expression))
+        filled = _put(filled, path, _inline_value(scene, expression, whole))
     return Entry(filled)
 
 
-def _inline_value(scene: Scene, expression: ServerExpression) -> object:
-    """A value that must be part of another one.  A worker is asked once; a large answer is refused."""
+def _inline_value(scene: Scene, expression: ServerExpression, whole: ServerExpression | None) -> object:
+    """A value that must be part of another one.  When it cannot be, a worker is asked for all of it; else it is asked
+    once, and a large answer is refused."""
     entry = evaluate(scene, expression)
     if entry.is_inline:
         return entry.value
+    if whole is not None:
+        raise NeedsWorker(whole)
     if expression.key in scene.answers:
         raise TemplateFailed("the value is too large to be part of another one: write it to a key of its own")
     raise NeedsWorker(expression)
@@ -91,12 +121,14 @@ def _answered(expression: ServerExpression, answer: Mapping[str, object]) -> Ent
     reference: Any = answer["reference"]
     if reference is None:
         raise TemplateFailed(f"no value was computed for {expression.key}")
-    return Entry(None, reference, ())
+    return Entry(None, reference, tuple(context.get("at", ())))
 
 
 def _atom(scene: Scene, expression: ServerExpression, atom: Atom) -> object:
     """The reported value of an atom; an Entry when it is a place in a payload, Undefined, or an AtomError."""
-    step = atom.step or scene.step
+    if scene.is_skipped and not atom.step:
+        return _skipped(scene, expression, atom)
+    step = atom.step or str(scene.step)
     result = scene.state.step_results.get(step)
     if result is None:
         if step in scene.state.workload:
@@ -117,9 +149,23 @@ def _atom(scene: Scene, expression: ServerExpression, atom: Atom) -> object:
     return Entry(None, result.reference, tuple(path))
 
 
-def _unborn(atom: Atom) -> object:
+def _skipped(scene: Scene, expression: ServerExpression, atom: Atom) -> object:
+    """An atom over the step that was just skipped.  An earlier result of it stays readable under its name, but is not
+    what this run gave: where both are read at once only a worker, which has the data, can tell."""
+    if scene.step in scene.state.step_results and atom.template.roots & {scene.step, "steps"}:
+        raise NeedsWorker(expression)
+    return _unborn(atom, skipped_names())
+
+
+def skipped_names() -> dict[str, object]:
+    """The outcome of a step that was skipped, as its arcs see it: a success that gave nothing."""
+    output = OutputView(status="ok")
+    return {"output": output, "outcome": output, "error": None}
+
+
+def _unborn(atom: Atom, names: Mapping[str, object] | None = None) -> object:
     """An atom over a step that never ran: `a is not defined` has a value all the same."""
-    outcome = evaluate_atom(atom, {})
+    outcome = evaluate_atom(atom, names or {})
     if outcome[0] == "value":
         return outcome[1]
     return AtomError(outcome[1]) if outcome[0] == "error" else Undefined(atom.step)
@@ -137,6 +183,8 @@ class _Names(Mapping[str, object]):
         if name in self._atoms:
             return self._atoms[name]
         scene, state = self._scene, self._scene.state
+        if name in COMPLETING or name == "steps":
+            raise NeedsWorker(self._expression)
         reserved = _reserved(scene, name)
         if reserved is not _ABSENT:
             return reserved
@@ -144,9 +192,11 @@ class _Names(Mapping[str, object]):
             return self._context()
         if name == "workload":
             return self._inline(state.workload, self._expression.template, "workload")
+        if name == "args" and scene.owner in state.args:
+            return self._inline(state.args[scene.owner], self._expression.template, "args")
         if name in scene.variables:
             return self._value(scene.variables[name])
-        if name in state.step_results or name in _COMPLETING or name == "steps":
+        if name in state.step_results:
             raise NeedsWorker(self._expression)
         if name in state.workload:
             return self._value(state.workload[name])
@@ -164,15 +214,14 @@ class _Names(Mapping[str, object]):
         return entry.value
 
     def _context(self) -> object:
-        """`ctx` with its fall-backs: the workload key of that name, then a step result of that name."""
-        scene = self._scene
-        for mention in self._expression.template.mentions:
-            if mention[0] == "ctx" and len(mention) > 1:
-                key = mention[1]
-                if key not in scene.variables and key not in scene.state.workload and key in scene.state.step_results:
-                    raise NeedsWorker(self._expression)
-        merged = {**scene.state.workload, **scene.variables}
-        return self._inline(merged, self._expression.template, "ctx")
+        """`ctx` with its fall-backs: the workload key of that name, then a step result of that name.  As a value it is
+        what was written to it, and nothing else."""
+        scene, expression = self._scene, self._expression
+        return Scope(
+            _Entries(scene.variables, expression),
+            _Entries(scene.state.workload, expression),
+            _Entries(dict.fromkeys(scene.state.step_results), expression),
+        )
 
     def _inline(self, entries: Mapping[str, Entry], template: Template, root: str) -> dict[str, object]:
         keys = {mention[1] for mention in template.mentions if mention[0] == root and len(mention) > 1}
@@ -181,36 +230,74 @@ class _Names(Mapping[str, object]):
         return {key: self._value(entry) for key, entry in chosen.items()}
 
 
+class _Entries(Mapping[str, object]):
+    """Values by key, each looked at only when an expression reads it; one that is not here needs a worker."""
+
+    def __init__(self, entries: Mapping[str, Entry | None], expression: ServerExpression) -> None:
+        self._entries = entries
+        self._expression = expression
+
+    def __getitem__(self, key: str) -> object:
+        entry = self._entries[key]
+        if entry is None or not entry.is_inline:
+            raise NeedsWorker(self._expression)
+        return entry.value
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
 _ABSENT = object()
 
 
 def _reserved(scene: Scene, name: str) -> object:
     state = scene.state
-    identity = str(state.execution_id)
     if name == "event":
+        if scene.step is None:
+            return _ABSENT
         result = state.step_results.get(scene.step)
-        failed = result is not None and result.status == "error"
-        is_loop = scene.playbook.steps[scene.step].loop is not None
+        failed = result is not None and result.status == "error" and not scene.is_skipped
+        is_loop = scene.playbook.steps[scene.step].loop is not None and not scene.is_skipped
         return event_view(scene.step, has_failed=failed, is_loop=is_loop, now=scene.now)
-    if name == "execution_id":
-        return identity
-    if name == "job":
-        return {"uuid": identity, "id": identity, "execution_id": identity}
-    if name == "path":
-        return state.path
-    if name == "parent_execution_id":
-        return str(state.parent_execution_id) if state.parent_execution_id else None
     if name == "spec" and scene.playbook.playbook.spec is not None:
         return scene.playbook.playbook.spec
-    if name in ("env", "iter"):
-        return {}
-    return _ABSENT
+    if name == "iter":
+        return iteration(state.caller)
+    return facts_of(state)[name] if name in FACTS else _ABSENT
+
+
+def facts_of(state: ExecutionState) -> dict[str, object]:
+    """The names that are the same for the whole execution."""
+    identity = str(state.execution_id)
+    return {
+        "execution_id": identity,
+        "job": {"uuid": identity, "id": identity, "execution_id": identity},
+        "path": state.path,
+        "catalog_id": state.catalog_id,
+        "version": state.catalog_version,
+        "parent_execution_id": str(state.parent_execution_id) if state.parent_execution_id else None,
+        "env": dict(state.env),
+    }
+
+
+def iteration(caller: Mapping[str, object] | None) -> dict[str, object]:
+    """`iter` outside loops; `iter.parent` is the iteration that started this execution, if one did."""
+    return {} if caller is None else {"parent": dict(caller)}
+
+
+def was_skipped(state: ExecutionState, step: str) -> bool:
+    """Whether a step was skipped when it was last its turn."""
+    return step in state.skipped_steps and state.skipped_steps[step] == state.runs.get(step)
 
 
 def event_view(step: str, *, has_failed: bool, is_loop: bool, now: str) -> dict[str, object]:
-    """`event` as guards see it (dsl §3.7)."""
+    """`event` as guards see it (dsl §3.7), without its `payload`, which only a worker has: for the router that is
+    another word for `result`."""
     name = EventName(FAILURE_NAME if has_failed else LOOP_NAME if is_loop else SUCCESS_NAME)
-    return {"name": name, "step": step, "timestamp": now, "payload": None}
+    return {"name": name, "step": step, "timestamp": now}
 
 
 def _put(value: object, path: tuple[str | int, ...], leaf: object) -> object:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from noetl.core.execution.state import Entry
@@ -12,7 +13,7 @@ V = TypeVar("V")
 
 def write(variables: Mapping[str, Entry], writes: Sequence[Mapping[str, object]] | None) -> Mapping[str, Entry]:
     """Apply recorded writes in order: `path` below ctx, then `v` or a place (`ref`, `at`) in a payload.  A
-    deeper path updates a copy of the nested mapping."""
+    deeper path changes a part of a value."""
     if not writes:
         return variables
     result = dict(variables)
@@ -20,12 +21,25 @@ def write(variables: Mapping[str, Entry], writes: Sequence[Mapping[str, object]]
         path: Any = item["path"]
         reference: Any = item.get("ref")
         at: Any = item.get("at", ())
-        if len(path) == 1:
-            result[path[0]] = Entry(item.get("v"), reference, tuple(at))
-        else:
-            base = result.get(path[0], Entry({}))
-            result[path[0]] = Entry(nested(base.value, path[1:], item.get("v")))
+        entry = Entry(item.get("v"), reference, tuple(at))
+        name, *below = path
+        result[name] = patched(result.get(name, Entry({})), tuple(below), entry) if below else entry
     return result
+
+
+def patched(base: Entry, below: tuple[str, ...], part: Entry) -> Entry:
+    """A value with another one at a place below it.  What is inline stays inline; of what is not, the parts are
+    remembered beside the rest.  Keys of `set` stand in the playbook, so there are never many."""
+    is_apart = not any(_overlap(known, below) for known, _ in base.patches)
+    if base.reference is None and part.is_inline and is_apart:
+        return replace(base, value=nested(base.value, below, part.value))
+    kept = tuple((known, entry) for known, entry in base.patches if known[: len(below)] != below)
+    return replace(base, patches=(*kept, (below, part)))
+
+
+def _overlap(one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+    length = min(len(one), len(other))
+    return one[:length] == other[:length]
 
 
 def compacted(writes: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -5,9 +5,11 @@ Works on Jinja's syntax tree and evaluates nothing.  A tree may contain only the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import takewhile
 from math import isfinite
+from typing import Any
 from unicodedata import normalize
 
 from jinja2 import nodes
@@ -22,7 +24,7 @@ __all__ = [
     "Facts",
     "check",
     "children_of",
-    "mentions_of",
+    "guarded_paths",
     "nodes",
     "parse",
     "parse_expression",
@@ -72,15 +74,32 @@ _EXPRESSIONS = (
 )
 
 
+# What is made of these alone compiles, whatever it is; a slice does not everywhere, statements may not.
+_ALWAYS_COMPILES = (
+    nodes.Template,
+    nodes.Output,
+    *(kind for kind in _EXPRESSIONS if kind not in (nodes.NSRef, nodes.Slice)),
+)
+LINKS = (nodes.Getattr, nodes.Getitem)
+PATH_NODES = (nodes.Name, *LINKS)
+_LEAVES = frozenset({"attr", "ctx", "data", "name", "op"})
+"""Fields of nodes that never hold nodes."""
+
+
 @dataclass(slots=True)
 class Facts:
-    """What the check of a tree found out.  `builtin_calls` are the calls of functions of the language."""
+    """What the check of a tree found out.  `names` are read or bound in it, `mentions` are the paths it reads, as far
+    as they are static, and `calls` the functions.  `always_compiles`: its code can be made later, nothing can go
+    wrong then."""
 
-    builtin_calls: list[nodes.Call]
+    names: set[str] = field(default_factory=set)
+    mentions: set[tuple[str, ...]] = field(default_factory=set)
+    calls: set[str] = field(default_factory=set)
+    tokens: set[str | None] = field(default_factory=set)
+    """The names that `token()` is called with; None for one that only the evaluation knows."""
     needs_child: bool = False
-    uses_now: bool = False
     uses_random: bool = False
-    uses_namespace: bool = False
+    always_compiles: bool = True
 
 
 def parse(source: str) -> nodes.Template:
@@ -112,34 +131,73 @@ def _is_space(node: nodes.Expr) -> bool:
     return isinstance(node, nodes.TemplateData) and not node.data.strip()
 
 
-def check(tree: nodes.Node) -> Facts:
-    """Refuse everything that is not known to be harmless, and bound size and nesting."""
-    facts = Facts([])
-    macros = {macro.name for macro in walk(tree) if isinstance(macro, nodes.Macro)} | {"caller"}
-    stack: list[tuple[nodes.Node, float]] = [(tree, 0)]
+def check(tree: nodes.Node, depth: float = 0) -> Facts:
+    """Refuse everything that is not known to be harmless, and bound size and nesting; `depth` is that of the tree."""
+    facts = Facts()
+    stack: list[tuple[nodes.Node, float]] = [(tree, depth)]
     count = 0
     while stack:
         node, depth = stack.pop()
+        if type(node) in _PATH_KINDS:
+            node, depth, links = _check_path(node, depth, facts, stack)
+            count += links
         count += 1
         if count > TEMPLATE_NODES_MAX:
-            raise TemplateInvalid(f"a template must have at most {TEMPLATE_NODES_MAX:,} parts")
+            raise TemplateInvalid(f"the template has more than {TEMPLATE_NODES_MAX:,} parts")
         if depth > NESTING_MAX:
-            raise TemplateInvalid(f"line {node.lineno}: the template is nested too deeply")
-        _check_node(node, facts, macros)
-        for child in children_of(node):
-            chained = isinstance(node, nodes.BinExpr) and child is node.left and _chains(node, child)
-            stack.append((child, depth + (0.5 if chained else 1)))
-    if facts.uses_namespace and not facts.needs_child:
-        raise TemplateRefused("namespace() is available in templates with loops only")
+            raise TemplateInvalid(f"line {node.lineno}: the template is nested too deeply, over {NESTING_MAX} levels")
+        kind = type(node)
+        inspect = _INSPECTIONS.get(kind, _refuse)
+        if inspect is not None:
+            inspect(node, facts)
+        if kind in _BINARY_KINDS:
+            left: nodes.Node = node.left  # type: ignore[attr-defined]
+            stack.append((left, depth + (0.5 if _chains(node, left) else 1)))
+            stack.append((node.right, depth + 1))  # type: ignore[attr-defined]
+        elif _INNER[kind]:
+            stack += [(child, depth + 1) for child in children_of(node)]
+    _check_calls(tree, facts)
     return facts
 
 
-def children_of(node: nodes.Node) -> Iterator[nodes.Node]:
+def _check_path(
+    node: Any, depth: float, facts: Facts, stack: list[tuple[nodes.Node, float]]
+) -> tuple[nodes.Node, float, int]:
+    """Note what a path mentions and check its links; the node that it starts from, how deep that is, the links."""
+    keys: list[object] = []
+    while True:
+        if type(node) is nodes.Getattr:
+            _attribute(node)
+            keys.append(node.attr)
+        elif type(node) is nodes.Getitem:
+            stack.append((node.arg, depth + 1))
+            keys.append(_constant(node.arg))
+        else:
+            break
+        node = node.node
+        depth += 1
+    if type(node) is nodes.Name and node.ctx == "load":
+        facts.mentions.add((node.name, *map(str, takewhile(_is_key, reversed(keys)))))
+    return node, depth, len(keys)
+
+
+def _is_key(key: object) -> bool:
+    return type(key) is str or type(key) is int
+
+
+def children_of(node: nodes.Node) -> list[nodes.Node]:
     """The nodes below a node, without the name of a function of the language."""
-    for child in node.iter_child_nodes():
-        called = isinstance(node, nodes.Call) and child is node.node
-        if not (called and isinstance(child, nodes.Name) and child.name in BUILTINS):
-            yield child
+    inner = _INNER[type(node)]
+    if not inner:
+        return []
+    found: list[nodes.Node] = []
+    for name in inner:
+        part = getattr(node, name, None)
+        if isinstance(part, nodes.Node):
+            found.append(part)
+        elif isinstance(part, list):
+            found += [item for item in part if isinstance(item, nodes.Node)]
+    return found[1:] if called_function(node) is not None else found
 
 
 def walk(tree: nodes.Node) -> Iterator[nodes.Node]:
@@ -148,40 +206,41 @@ def walk(tree: nodes.Node) -> Iterator[nodes.Node]:
     while stack:
         node = stack.pop()
         yield node
-        stack.extend(node.iter_child_nodes())
+        stack += children_of(node)
 
 
-def _chains(node: nodes.BinExpr, left: nodes.Node) -> bool:
+def called_function(node: nodes.Node) -> str | None:
+    """The function of the language that a node calls."""
+    if type(node) is nodes.Call and type(node.node) is nodes.Name and node.node.name in BUILTINS:
+        return node.node.name
+    return None
+
+
+def _chains(node: nodes.Node, left: nodes.Node) -> bool:
     logic = (nodes.And, nodes.Or)
     if isinstance(node, logic):
         return type(node) is type(left)
     return isinstance(left, nodes.BinExpr) and not isinstance(left, logic)
 
 
-def _check_node(node: nodes.Node, facts: Facts, macros: set[str]) -> None:
-    if not isinstance(node, _STATEMENTS + _EXPRESSIONS):
-        raise TemplateRefused(f"line {node.lineno}: '{type(node).__name__.lower()}' is not available")
-    if isinstance(node, _LOOPING):
-        facts.needs_child = True
-        if isinstance(node, nodes.For) and node.recursive:
-            raise TemplateRefused(f"line {node.lineno}: recursive loops are not available")
-        if isinstance(node, nodes.Macro) and node.name in BUILTINS:
-            raise TemplateRefused(f"line {node.lineno}: the name {node.name!r} is reserved")
-    elif isinstance(node, nodes.Name | nodes.NSRef):
-        _check_name(node)
-    elif isinstance(node, nodes.Const):
-        _check_constant(node)
-    elif isinstance(node, nodes.Filter):
-        _check_filter(node, facts)
-    elif isinstance(node, nodes.Test) and node.name not in TESTS:
-        raise TemplateInvalid(f"line {node.lineno}: no test named {node.name!r}")
-    elif isinstance(node, nodes.Call):
-        _check_call(node, facts, macros)
-    elif isinstance(node, nodes.Getattr):
-        _check_attribute(node)
+def _refuse(node: nodes.Node, _: Facts) -> None:
+    raise TemplateRefused(f"line {node.lineno}: '{type(node).__name__.lower()}' is not available")
 
 
-def _check_attribute(node: nodes.Getattr) -> None:
+def _statement(_: nodes.Node, facts: Facts) -> None:
+    facts.always_compiles = False
+
+
+def _looping(node: nodes.Node, facts: Facts) -> None:
+    facts.needs_child = True
+    facts.always_compiles = False
+    if isinstance(node, nodes.For) and node.recursive:
+        raise TemplateRefused(f"line {node.lineno}: recursive loops are not available")
+    if isinstance(node, nodes.Macro) and node.name in BUILTINS:
+        raise TemplateRefused(f"line {node.lineno}: the name {node.name!r} is reserved")
+
+
+def _attribute(node: nodes.Getattr) -> None:
     """Evaluation would find nothing behind such a name; saying so at once tells the author where.  A key of data that
     looks like this is read as `data['__key__']`."""
     if node.attr.startswith("__") and node.attr.endswith("__"):
@@ -190,26 +249,29 @@ def _check_attribute(node: nodes.Getattr) -> None:
         )
 
 
-def _check_name(node: nodes.Name | nodes.NSRef) -> None:
+def _name(node: nodes.Name | nodes.NSRef, facts: Facts) -> None:
     # Python folds compatibility forms of identifiers, so two different names could become one variable.
-    if normalize("NFKC", node.name) != node.name:
+    if not node.name.isascii() and normalize("NFKC", node.name) != node.name:
         raise TemplateInvalid(f"line {node.lineno}: {node.name!r} is no name")
     if node.name == "self" or (isinstance(node, nodes.Name) and node.ctx != "load" and node.name in BUILTINS):
         raise TemplateRefused(f"line {node.lineno}: the name {node.name!r} is reserved")
+    facts.names.add(node.name)
 
 
-def _check_constant(node: nodes.Const) -> None:
+def _number(node: nodes.Const, _: Facts) -> None:
     value = node.value
     too_big = isinstance(value, int) and value.bit_length() > TEMPLATE_INTEGER_BITS_MAX
     if too_big or (isinstance(value, float) and not isfinite(value)):
-        raise TemplateInvalid(f"line {node.lineno}: the number is out of range")
+        limit = f"{TEMPLATE_INTEGER_BITS_MAX:,} bits at most"
+        raise TemplateInvalid(f"line {node.lineno}: the number is out of range, {limit}")
 
 
-def _check_filter(node: nodes.Filter, facts: Facts) -> None:
+def _filter(node: nodes.Filter, facts: Facts) -> None:
     if node.name not in FILTERS:
         raise TemplateInvalid(f"line {node.lineno}: no filter named {node.name!r}")
     if node.name == "random" or (node.name == "map" and _may_name_random(node)):
         facts.uses_random = True
+    _keywords(node, facts)
 
 
 def _may_name_random(node: nodes.Filter) -> bool:
@@ -218,19 +280,70 @@ def _may_name_random(node: nodes.Filter) -> bool:
     return _constant(node.args[0]) in (None, "random")
 
 
-def _check_call(node: nodes.Call, facts: Facts, macros: set[str]) -> None:
+def _test(node: nodes.Test, facts: Facts) -> None:
+    if node.name not in TESTS:
+        raise TemplateInvalid(f"line {node.lineno}: no test named {node.name!r}")
+    _keywords(node, facts)
+
+
+def _keywords(node: nodes.Filter | nodes.Test | nodes.Call, facts: Facts) -> None:
+    """A keyword that is given twice is an error of the code that is made."""
+    if len(node.kwargs) > 1:
+        facts.always_compiles = False
+
+
+def _call(node: nodes.Call, facts: Facts) -> None:
     callee = node.node
     if isinstance(callee, nodes.Getattr):
         hint = f"; use the filter '| {callee.attr}'" if callee.attr in FILTERS else ""
         raise TemplateRefused(f"line {node.lineno}: methods such as '.{callee.attr}()' are not available{hint}")
     if not isinstance(callee, nodes.Name):
         refuse_call(f"line {node.lineno}: a value")
-    if callee.name in BUILTINS:
-        facts.builtin_calls.append(node)
-        facts.uses_now |= callee.name == "now"
-        facts.uses_namespace |= callee.name == "namespace"
-    elif callee.name not in macros:
-        refuse_call(f"line {node.lineno}: {callee.name!r}")
+    facts.calls.add(callee.name)
+    if callee.name == "token":
+        name = _constant(node.args[0]) if node.args else None
+        facts.tokens.add(name if isinstance(name, str) else None)
+    _keywords(node, facts)
+
+
+def _check_calls(tree: nodes.Node, facts: Facts) -> None:
+    """What is called is a function of the language, or a macro of this template."""
+    if facts.calls - BUILTINS:
+        macros = {macro.name for macro in walk(tree) if isinstance(macro, nodes.Macro)} | {"caller"}
+        for node in walk(tree):
+            if isinstance(node, nodes.Call) and node.node.name not in BUILTINS | macros:  # type: ignore[attr-defined]
+                refuse_call(f"line {node.lineno}: {node.node.name!r}")  # type: ignore[attr-defined]
+    if "namespace" in facts.calls and not facts.needs_child:
+        raise TemplateRefused("namespace() is available in templates with loops only")
+
+
+def _inspection_of(kind: type[nodes.Node]) -> Callable[[Any, Facts], None] | None:
+    own: dict[type, Callable[[Any, Facts], None]] = {
+        nodes.Name: _name,
+        nodes.NSRef: _name,
+        nodes.Const: _number,
+        nodes.Filter: _filter,
+        nodes.Test: _test,
+        nodes.Call: _call,
+    }
+    if kind in own:
+        return own[kind]
+    if issubclass(kind, _LOOPING):
+        return _looping
+    return None if issubclass(kind, _ALWAYS_COMPILES) else _statement
+
+
+# By exact type, made once: looking through long tuples of types was half the cost of a check.
+_KINDS: list[type[nodes.Node]] = [
+    kind for kind in vars(nodes).values() if isinstance(kind, type) and issubclass(kind, nodes.Node)
+]
+_AVAILABLE = (*_STATEMENTS, *_EXPRESSIONS)
+_INSPECTIONS: dict[type[nodes.Node], Callable[[Any, Facts], None] | None] = {
+    kind: _inspection_of(kind) for kind in _KINDS if issubclass(kind, _AVAILABLE)
+}
+_PATH_KINDS = frozenset(PATH_NODES)
+_BINARY_KINDS = frozenset(kind for kind in _KINDS if issubclass(kind, nodes.BinExpr))
+_INNER = {kind: tuple(name for name in kind.fields if name not in _LEAVES) for kind in _KINDS}
 
 
 def path_in(node: nodes.Node) -> tuple[str, Path, bool] | None:
@@ -239,7 +352,7 @@ def path_in(node: nodes.Node) -> tuple[str, Path, bool] | None:
     `a.b[0]` is complete; `a.b[i].c` is `a.b`, not complete.
     """
     links: list[nodes.Getattr | nodes.Getitem] = []
-    while isinstance(node, nodes.Getattr | nodes.Getitem):
+    while isinstance(node, LINKS):
         links.append(node)
         node = node.node
     if not isinstance(node, nodes.Name) or node.ctx != "load":
@@ -247,9 +360,9 @@ def path_in(node: nodes.Node) -> tuple[str, Path, bool] | None:
     keys: list[str | int] = []
     for link in reversed(links):
         key = link.attr if isinstance(link, nodes.Getattr) else _constant(link.arg)
-        if type(key) not in (str, int):
+        if type(key) is not str and type(key) is not int:
             return node.name, tuple(keys), False
-        keys.append(key)  # type: ignore[arg-type]
+        keys.append(key)
     return node.name, tuple(keys), True
 
 
@@ -260,18 +373,31 @@ def _constant(node: nodes.Expr) -> object:
     return node.value if isinstance(node, nodes.Const) else None
 
 
-def mentions_of(tree: nodes.Node, roots: frozenset[str]) -> frozenset[tuple[str, ...]]:
-    """Every path that starts at one of `roots`, as far as it is static."""
-    found = set()
-    stack = [tree]
-    while stack:
-        node = stack.pop()
-        path = path_in(node)
-        if path is not None and path[0] in roots:
-            found.add((path[0], *map(str, path[1])))
-        while path is not None and isinstance(node, nodes.Getattr | nodes.Getitem):
-            stack.extend([node.arg] if isinstance(node, nodes.Getitem) else [])
-            node = node.node
-        if path is None:
-            stack.extend(children_of(node))
+def guarded_paths(tree: nodes.Node) -> frozenset[tuple[str, ...]]:
+    """The paths that a tree asks about before it relies on them: `x is defined`, `x | default(1)`, `x or y`, or a test
+    of its truth.  Whoever asks knows that there may be nothing."""
+    found: set[tuple[str, ...]] = set()
+    for node in walk(tree):
+        for asked in _asked(node):
+            path = path_in(_unfiltered(asked))
+            if path is not None:
+                found.add((path[0], *map(str, path[1])))
     return frozenset(found)
+
+
+def _unfiltered(node: nodes.Node) -> nodes.Node:
+    while isinstance(node, nodes.Filter) and node.node is not None:
+        node = node.node
+    return node
+
+
+def _asked(node: nodes.Node) -> list[nodes.Node]:
+    if isinstance(node, nodes.Test) and node.name in ("defined", "undefined", "none"):
+        return [node.node]
+    if isinstance(node, nodes.Filter) and node.name in ("default", "d") and node.node is not None:
+        return [node.node]
+    if isinstance(node, nodes.And | nodes.Or):
+        return [node.left, *([node.right] if isinstance(node, nodes.And) else [])]
+    if isinstance(node, nodes.Not):
+        return [node.node]
+    return [node.test] if isinstance(node, nodes.CondExpr | nodes.If) else []

@@ -12,22 +12,36 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any, Literal
 
+from jinja2.visitor import NodeTransformer
+
 from noetl.core.errors import TemplateFailed, TemplateInvalid
-from noetl.core.expression.analysis import Path, nodes, parse, path_in, sole_expression
+from noetl.core.expression.analysis import (
+    LINKS,
+    PATH_NODES,
+    Path,
+    called_function,
+    children_of,
+    nodes,
+    parse,
+    path_in,
+    sole_expression,
+)
 from noetl.core.expression.data_filters import FILTERS
 from noetl.core.expression.sandbox import ATOM_PREFIX
-from noetl.core.expression.template import Template, compile_template, evaluate
+from noetl.core.expression.template import Template, compile_expression, evaluate
 from noetl.core.expression.text_filters import TEXT_FILTERS
-from noetl.core.expression.views import AtomError, OutputView, Undefined, bare, lookup
+from noetl.core.expression.views import AtomError, Undefined, bytes_min, lookup, place_of
 from noetl.core.expression.writing import write
 
-COMPLETING_NAMES = frozenset({"output", "outcome", "result", "response", "error"})
+COMPLETING_NAMES = frozenset({"output", "outcome", "result", "response", "error", "fanin"})
 """Names that stand for the step that just completed."""
 
 Outcome = tuple[Literal["value"], object] | tuple[Literal["undefined"]] | tuple[Literal["error"], str]
 
 _FALLBACK = "ctx"  # a key that `ctx` lacks may be a step's result
+_EVENT_FACTS = frozenset({"name", "step", "timestamp"})  # the rest of `event` is the completing step's result
 _ENVELOPE_DATA = frozenset({"data", "result", "response"})
+_RESULTS = frozenset({"results", "data", "result"})
 _TRUTH_VALUED = (nodes.Compare, nodes.Not, nodes.Test)
 # What a filter does with values: makes a scalar of them, or hands them (or parts of them) on as they are.
 _SCALAR_FILTERS = frozenset(TEXT_FILTERS) - {"fromjson"} | {"count", "join", "length", "truth"}
@@ -94,35 +108,52 @@ def data_path(atom: Atom, names: Mapping[str, object]) -> Path | None:
     """
     if atom.bare_path is None or atom.template.path is None:
         return None
-    keys, value = atom.bare_path, evaluate(atom.template, names)
-    above = atom.template.path[: len(atom.template.path) - len(keys)]
-    view = names.get(str(above[0]))
-    for key in above[1:]:
-        view = lookup(view, key, "steps")
-    raw = bare(lookup(view, "data", "data")) if isinstance(view, OutputView) else bare(view)
-    for candidate in (keys, keys[1:], ("body", *keys), ("body", *keys[1:])):
-        found = raw
-        for key in candidate:
-            found = lookup(found, key, "path")
-        if found is value and not isinstance(found, Undefined):
-            return candidate
-    return None
+    keys = atom.bare_path
+    subject: object = names
+    # What stands for a member of the result, and not for the result itself.
+    place: Path = ("fanin",) if atom.template.path[0] == "fanin" else ()
+    for number, key in enumerate(atom.template.path):
+        if number >= len(atom.template.path) - len(keys):
+            below = place_of(subject, key)
+            if below is None:
+                return None
+            place += below
+        subject = lookup(subject, key, "path")
+    return place
+
+
+def heavy_place(atom: Atom, names: Mapping[str, object], bytes_max: int) -> Path | None:
+    """Where the value of a bare path lies when it has more bytes than allowed and that can be told without writing it
+    out, or reading it."""
+    if atom.bare_path is None or atom.template.path is None:
+        return None
+    subject: object = names
+    for key in atom.template.path:
+        subject = lookup(subject, key, "path")
+    return data_path(atom, names) if bytes_min(subject, bytes_max) > bytes_max else None
 
 
 def atoms_of(
-    template: Template, step_names: frozenset[str], completing: str | None, *, condition: bool = False
+    template: Template,
+    step_names: frozenset[str],
+    completing: str | None,
+    *,
+    condition: bool = False,
+    nested: Mapping[str, frozenset[str]] | None = None,
 ) -> AtomPlan:
-    """Split a template.  `condition` says that only the truth (dsl §5.2) of its value matters."""
+    """Split a template.  `condition` says that only the truth (dsl §5.2) of its value matters; `nested` are the keys of
+    steps' results under which other results stand, which are views too."""
     whole = AtomPlan(atoms=(), residual=template, evaluable=True)
     if template.kind in ("literal", "broken"):
         return whole
     if template.needs_child or template.uses_random:
         return replace(whole, evaluable=False)
-    tree = parse(template.source)
-    expression = sole_expression(tree) or _printed_expression(tree)
+    expression = _expression(template._tree)
     if expression is None:
         return replace(whole, evaluable=not _mentions_steps(template, step_names, completing))
-    splitter = _Splitter(step_names, completing)
+    if completing is not None and any(mention[:2] == ("event", "payload") for mention in template.mentions):
+        expression = _PayloadAlias().visit(_own(template))
+    splitter = _Splitter(step_names, completing, nested or {})
     splitter.look(expression)
     residual = splitter.split(expression, final=True, condition=condition)
     if not splitter.evaluable:
@@ -137,7 +168,8 @@ def atoms_of(
 
 def _plan(splitter: _Splitter, residual: nodes.Expr) -> AtomPlan:
     atoms = tuple(splitter.atom(key) for key in splitter.found)
-    return AtomPlan(atoms=atoms, residual=compile_template("{{ " + write(residual) + " }}"), evaluable=True)
+    residual_template = compile_expression("{{ " + write(residual) + " }}", residual)
+    return AtomPlan(atoms=atoms, residual=residual_template, evaluable=True)
 
 
 def _mentions_steps(template: Template, step_names: frozenset[str], completing: str | None) -> bool:
@@ -147,7 +179,22 @@ def _mentions_steps(template: Template, step_names: frozenset[str], completing: 
             return True
         if root in step_names or root in special or root == "steps":
             return True
+        if root == "event" and (not keys or keys[0] not in _EVENT_FACTS):
+            return True
     return False
+
+
+def _expression(tree: nodes.Node | None) -> nodes.Expr | None:
+    if isinstance(tree, nodes.Template):
+        return sole_expression(tree) or _printed_expression(tree)
+    return tree if isinstance(tree, nodes.Expr) else None
+
+
+def _own(template: Template) -> nodes.Expr:
+    """A tree that may be changed: that of the template belongs to everybody who has its source."""
+    expression = _expression(parse(template.source))
+    assert expression is not None
+    return expression
 
 
 def _printed_expression(tree: nodes.Template) -> nodes.Expr | None:
@@ -160,15 +207,25 @@ def _printed_expression(tree: nodes.Template) -> nodes.Expr | None:
     return nodes.Concat([*parts, nodes.Const("")] if len(parts) < 2 else parts)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reads:
-    """What a part of an expression reads: which steps, and whether anything else."""
+class _PayloadAlias(NodeTransformer):
+    """`event.payload` is what the completing step gave, and that has a name which atoms know: `result`."""
 
-    steps: frozenset[str] = frozenset()
-    others: bool = False
+    def visit_Getattr(self, node: nodes.Getattr) -> nodes.Node:
+        return self._seen(node, node.attr)
 
-    def __or__(self, other: _Reads) -> _Reads:
-        return _Reads(self.steps | other.steps, self.others or other.others)
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        return self._seen(node, node.arg.value if isinstance(node.arg, nodes.Const) else None)
+
+    def _seen(self, node: nodes.Getattr | nodes.Getitem, key: object) -> nodes.Node:
+        if isinstance(node.node, nodes.Name) and node.node.name == "event" and key == "payload":
+            return nodes.Name("result", "load", lineno=node.lineno)
+        return self.generic_visit(node)
+
+
+# What a part of an expression reads: the names of steps, and None for anything else.
+_Reads = frozenset[str | None]
+_NOTHING: _Reads = frozenset()
+_OTHERS: _Reads = frozenset((None,))
 
 
 class _Splitter:
@@ -180,42 +237,56 @@ class _Splitter:
     final      the value becomes (part of) the result and nothing else reads it
     """
 
-    def __init__(self, step_names: frozenset[str], completing: str | None) -> None:
+    def __init__(
+        self, step_names: frozenset[str], completing: str | None, nested: Mapping[str, frozenset[str]]
+    ) -> None:
         self.step_names = step_names
         self.completing = completing
+        self.nested = nested
         self.evaluable = True
-        self.found: dict[str, tuple[str, str, Path | None]] = {}
+        self.found: dict[str, tuple[str, str, nodes.Expr]] = {}
         self._known: dict[int, _Reads] = {}
 
     # -- what is read -------------------------------------------------------------------------------------
     def look(self, node: nodes.Node) -> _Reads:
         """What a node reads; notes on the way whether anything in it needs a worker."""
-        if id(node) not in self._known:
-            self._known[id(node)] = self._read(node)
-        return self._known[id(node)]
+        known = self._known.get(id(node))
+        if known is None:
+            known = self._known[id(node)] = self._read(node)
+        return known
 
     def _read(self, node: nodes.Node) -> _Reads:
+        if isinstance(node, nodes.Const):
+            return _NOTHING
+        if isinstance(node, PATH_NODES):
+            return self._read_path(node)
+        # What a function gives is not the step's: but a range of its numbers is nothing else.
+        reads = _OTHERS if called_function(node) not in (None, "range") else _NOTHING
+        for child in children_of(node):
+            reads |= self.look(child)
+        return reads
+
+    def _read_path(self, node: nodes.Name | nodes.Getattr | nodes.Getitem) -> _Reads:
         label = self._label(node)
         if label is not None:
-            return _Reads(frozenset({label}))
+            return frozenset((label,))
         if isinstance(node, nodes.Name):
-            if node.name == "steps" and self.step_names:
+            if node.name == "event" or (node.name == "steps" and self.step_names):
                 self.evaluable = False
-            return _Reads(others=True)
+            return _OTHERS
         path = path_in(node)
-        if path is not None and path[0] == "steps" and len(path[1]) == 1 and path[2]:
-            return _Reads(others=True)  # no such step: undefined here and everywhere
-        if isinstance(node, nodes.Call):
-            reads = _Reads(others=node.node.name != "range")  # type: ignore[attr-defined]
-            children = [child for child in node.iter_child_nodes() if child is not node.node]
-        else:
-            reads, children = _Reads(), list(node.iter_child_nodes())
-        if isinstance(node, nodes.Getattr | nodes.Getitem):
-            self._check_fallback(node)
-        for child in children:
-            reads |= self.look(child)
-        if isinstance(node, nodes.Getitem) and self.look(node.node).steps and not self._is_pure(reads):
-            self._check_index(node)
+        if path is not None and path[2]:
+            if path[0] == "event" and path[1][0] in _EVENT_FACTS:
+                return _OTHERS
+            if path[0] == "steps" and len(path[1]) == 1:
+                return _OTHERS  # no such step: undefined here and everywhere
+        self._check_fallback(node)
+        reads = self.look(node.node)
+        if isinstance(node, nodes.Getitem):
+            has_steps = any(step is not None for step in reads)
+            reads |= self.look(node.arg)
+            if has_steps and not self._is_pure(reads):
+                self._check_index(node)
         return reads
 
     def _label(self, node: nodes.Node) -> str | None:
@@ -224,10 +295,11 @@ class _Splitter:
             if self.completing is not None and node.name in COMPLETING_NAMES:
                 return ""
             return node.name if node.name in self.step_names else None
-        path = path_in(node)
-        if path is not None and path[0] == "steps" and len(path[1]) == 1 and path[2]:
-            key = path[1][0]
-            return key if isinstance(key, str) and key in self.step_names else None
+        if isinstance(node, LINKS) and isinstance(node.node, nodes.Name) and node.node.name == "steps":
+            path = path_in(node)
+            if path is not None and path[2]:
+                key = path[1][0]
+                return key if isinstance(key, str) and key in self.step_names else None
         return None
 
     def _check_fallback(self, node: nodes.Getattr | nodes.Getitem) -> None:
@@ -237,13 +309,14 @@ class _Splitter:
                 self.evaluable = False
 
     def _check_index(self, node: nodes.Getitem) -> None:
-        if self.look(node.arg) != _Reads():
+        if self.look(node.arg) != _NOTHING:
             self.evaluable = False
 
     def _is_pure(self, reads: _Reads) -> bool:
         """Whether one step's result is read, and nothing else."""
-        steps = {"" if step == self.completing else step for step in reads.steps}
-        return len(steps) == 1 and not reads.others
+        if None in reads or not reads:
+            return False
+        return len(reads) == 1 or {"" if step == self.completing else step for step in reads} == {""}
 
     # -- splitting ----------------------------------------------------------------------------------------
     def split(
@@ -257,7 +330,7 @@ class _Splitter:
     ) -> nodes.Expr:
         """The node with its atoms replaced by names."""
         reads = self.look(node)
-        if not reads.steps:
+        if reads in (_NOTHING, _OTHERS):
             return node
         if self._is_pure(reads):
             if isinstance(node, _TRUTH_VALUED):
@@ -354,14 +427,29 @@ class _Splitter:
         if self._label(node) is not None:
             return True
         path = path_in(node)
-        envelope = path is not None and path[0] in ("output", "outcome")
-        return envelope and path is not None and len(path[1]) == 1 and path[1][0] in _ENVELOPE_DATA
+        return path is not None and self._is_view(path[0], path[1])
+
+    def _is_view(self, root: str, keys: Path) -> bool:
+        """Whether a path may lead to a view: to a result, or to a result inside a result."""
+        if root == "steps":
+            step, keys = str(keys[0]) if keys else "", keys[1:]
+        elif root in COMPLETING_NAMES:
+            step = self.completing or ""
+            if root in ("output", "outcome") and keys and keys[0] in _ENVELOPE_DATA:
+                if len(keys) == 1:
+                    return True
+                keys = keys[1:]
+        else:
+            step = root
+        if not keys or keys[0] not in self.nested.get(step, ()):
+            return False
+        return len(keys) == 1 or (len(keys) == 2 and keys[0] in _RESULTS)
 
     def _replace(self, node: nodes.Expr, reads: _Reads) -> nodes.Expr:
-        step = next(iter(reads.steps)) if len(reads.steps) == 1 else ""
+        step = next(iter(reads)) or "" if len(reads) == 1 else ""
         source = write(node)
         key = sha256(f"{source}\0{step}".encode()).hexdigest()[:16]
-        self.found[key] = (step, source, self._bare_path(node))
+        self.found[key] = (step, source, node)
         return nodes.Name(ATOM_PREFIX + key, "load")
 
     def _bare_path(self, node: nodes.Expr) -> Path | None:
@@ -371,15 +459,16 @@ class _Splitter:
         return path[1][1:] if path[0] == "steps" else path[1]
 
     def atom(self, key: str) -> Atom:
-        step, source, path = self.found[key]
-        return Atom(key=key, step=step, template=compile_template("{{ " + source + " }}"), bare_path=path)
+        step, source, node = self.found[key]
+        template = compile_expression("{{ " + source + " }}", node)
+        return Atom(key=key, step=step, template=template, bare_path=self._bare_path(node))
 
 
 def _is_faithful(node: nodes.Expr) -> bool:
     """Whether the value survives being recorded as JSON: nothing undefined and no view is inside it."""
     if isinstance(node, nodes.Const | nodes.Name | nodes.Compare | nodes.Test | nodes.Not | nodes.Concat):
         return True
-    if isinstance(node, nodes.Getattr | nodes.Getitem):
+    if isinstance(node, LINKS):
         return _is_faithful(node.node)
     if isinstance(node, nodes.CondExpr):
         return _is_faithful(node.expr1) and (node.expr2 is None or _is_faithful(node.expr2))

@@ -14,7 +14,17 @@ from noetl.core.expression.evaluation import Evaluation, check_length
 from noetl.core.expression.operators import binary, compare, contains, kind_of
 from noetl.core.expression.text_filters import TEXT_FILTERS
 from noetl.core.expression.values import is_true
-from noetl.core.expression.views import SCALAR_TYPES, Group, Made, Undefined, bare, lookup
+from noetl.core.expression.views import (
+    SCALAR_TYPES,
+    Group,
+    Made,
+    Undefined,
+    View,
+    bare,
+    lookup,
+    operand,
+    sample,
+)
 from noetl.core.limits import TEMPLATE_RANGE_MAX
 
 WORK_PER_ITEM = 10
@@ -23,6 +33,18 @@ WORK_PER_ITEM = 10
 _KEEP_VIEW = frozenset({"attr", "d", "default", "get"})
 _HAND_ON = _KEEP_VIEW | {"first", "fromjson", "last", "max", "min", "random", "sum"}
 """Filters whose result is something they were given; any other list is one that the template made."""
+
+_WITHOUT_READING: dict[str, Callable[[View], object]] = {
+    "count": len,
+    "length": len,
+    "first": lambda view: lookup(view, 0, "first of an empty list"),
+    "last": lambda view: lookup(view, -1, "last of an empty list"),
+}
+"""Filters that a list answers without its items being read; a mapping has a length too."""
+_OF_PRESENCE = frozenset({"defined", "undefined"})
+_OF_TYPE = frozenset(
+    {"boolean", "float", "integer", "iterable", "mapping", "none", "number", "sequence", "string", "true", "false"}
+)
 
 Key = Callable[[object], Any]
 
@@ -34,7 +56,11 @@ def apply_filter(evaluation: Evaluation, name: str, value: object, args: Any, kw
         raise TemplateFailed(f"no filter named {name!r}")
     if name in _KEEP_VIEW:
         return function(evaluation, value, *args, **kwargs)
-    result = function(evaluation, bare(value), *map(bare, args), **_bare_values(kwargs))
+    if name in _WITHOUT_READING and isinstance(value, View) and not args and not kwargs:
+        kind = type(sample(value))
+        if kind is list or (kind is dict and name in ("count", "length")):
+            return _WITHOUT_READING[name](value)
+    result = function(evaluation, operand(value), *map(bare, args), **_bare_values(kwargs))
     return Made(result) if type(result) is list and name not in _HAND_ON else result
 
 
@@ -43,7 +69,9 @@ def apply_test(evaluation: Evaluation, name: str, value: object, args: Any, kwar
     function = TESTS.get(name)
     if function is None:
         raise TemplateFailed(f"no test named {name!r}")
-    return bool(function(evaluation, bare(value), *map(bare, args), **_bare_values(kwargs)))
+    if name not in _OF_PRESENCE:
+        value = sample(value) if name in _OF_TYPE else bare(value)
+    return bool(function(evaluation, value, *map(bare, args), **_bare_values(kwargs)))
 
 
 def _bare_values(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -16,28 +16,27 @@ from noetl.core.errors import TemplateFailed, TemplateRefused
 from noetl.core.expression.values import key_text, normalise, plain, to_json
 from noetl.core.expression.views import (
     SCALAR_TYPES,
-    SEEN_TYPES,
-    VIEW_TYPES,
     EventName,
     Made,
     MadeDict,
     Undefined,
     View,
     bare,
+    is_seen,
 )
-from noetl.core.limits import TEMPLATE_OUTPUT_CHARS_MAX, TEMPLATE_SEQUENCE_MAX, WARNINGS_MAX
-
-WORK_MAX = TEMPLATE_SEQUENCE_MAX
-"""Work one evaluation may do inside a server or worker process."""
-
-WORK_IN_CHILD_MAX = 200 * TEMPLATE_SEQUENCE_MAX
-"""Work one evaluation may do in a child process, where a time limit stands above it."""
+from noetl.core.limits import (
+    TEMPLATE_OUTPUT_CHARS_MAX,
+    TEMPLATE_SEQUENCE_MAX,
+    TEMPLATE_WORK_IN_CHILD_MAX,
+    TEMPLATE_WORK_MAX,
+    WARNINGS_MAX,
+)
 
 CHARS_PER_WORK = 64
 WORK_PER_CONTAINER = 16
 _CONTAINERS = (dict, list, tuple, range)
 _HOST_TYPES = (date, time, timedelta, Decimal, UUID, bytes, bytearray, set, frozenset)
-_WRAPPED = VIEW_TYPES | {EventName, Undefined}
+_WRAPPED = (View, EventName, Undefined)
 _PRINTABLE_NUMBERS = SCALAR_TYPES - {str}
 
 
@@ -62,6 +61,7 @@ class Evaluation:
         "vars",
         "warnings",
         "work_left",
+        "work_max",
     )
 
     def __init__(
@@ -80,7 +80,7 @@ class Evaluation:
         self.warnings = warnings
         self.random = random
         self.token: Callable[..., object] | None = None
-        self.work_left = WORK_IN_CHILD_MAX if in_child else WORK_MAX
+        self.work_max = self.work_left = TEMPLATE_WORK_IN_CHILD_MAX if in_child else TEMPLATE_WORK_MAX
         self.eval_ctx = _Plain
         self.vars: dict[str, object] = {}
         self.exported_vars: set[str] = set()
@@ -89,7 +89,9 @@ class Evaluation:
         """Pay before doing; an evaluation that cannot pay is refused."""
         self.work_left -= work
         if self.work_left < 0:
-            raise TemplateRefused("the expression does too much work; compute this in a step")
+            raise TemplateRefused(
+                f"the expression does too much work, the limit is {self.work_max:,} elements; compute this in a step"
+            )
 
     def charge_chars(self, chars: int) -> None:
         self.charge(chars // CHARS_PER_WORK + 1)
@@ -203,8 +205,8 @@ class Evaluation:
 
 def without_views(data: dict[str, object]) -> dict[str, object]:
     """A mapping of data; one that is a name of a template may hold views (`steps`), which become plain."""
-    if any(type(item) in _WRAPPED for item in data.values()):
-        return {key: plain(item) if type(item) in _WRAPPED else item for key, item in data.items()}
+    if any(isinstance(item, _WRAPPED) for item in data.values()):
+        return {key: plain(item) if isinstance(item, _WRAPPED) else item for key, item in data.items()}
     return data
 
 
@@ -224,5 +226,5 @@ def check_length(length: int) -> None:
 
 def admit(value: object) -> None:
     """Refuse what is no value: a macro, a loop, a namespace, or any other object of the machinery."""
-    if type(value) not in SEEN_TYPES and not isinstance(value, _HOST_TYPES):
+    if not is_seen(value) and not isinstance(value, _HOST_TYPES):
         raise TemplateRefused(f"a {type(value).__name__.lower()} is not a value")

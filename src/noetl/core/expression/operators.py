@@ -14,7 +14,7 @@ from typing import Any
 
 from noetl.core.errors import TemplateFailed, TemplateRefused
 from noetl.core.expression.evaluation import Evaluation, check_chars, check_length
-from noetl.core.expression.views import SCALAR_TYPES, Made, Undefined, bare
+from noetl.core.expression.views import MISSING, SCALAR_TYPES, Made, Undefined, View, bare, part_of, sample
 from noetl.core.limits import TEMPLATE_INTEGER_BITS_MAX, TEMPLATE_WIDTH_MAX
 
 _NUMBERS = frozenset({int, float, bool})
@@ -60,9 +60,9 @@ def compare(evaluation: Evaluation, symbol: str, left: object, right: object) ->
     """`left symbol right` for the eight comparisons."""
     if type(left) in SCALAR_TYPES and type(right) in SCALAR_TYPES and symbol in _COMPARISONS:
         return _ordered(symbol, left, right)
-    left, right = bare(left), bare(right)
     if symbol in ("in", "notin"):
         return contains(evaluation, left, right) is (symbol == "in")
+    left, right = bare(left), bare(right)
     if type(left) not in SCALAR_TYPES and type(right) not in SCALAR_TYPES:
         evaluation.visit(left)
     return _ordered(symbol, left, right)
@@ -70,7 +70,10 @@ def compare(evaluation: Evaluation, symbol: str, left: object, right: object) ->
 
 def contains(evaluation: Evaluation, item: object, container: object) -> bool:
     """`item in container`."""
-    item, container = bare(item), bare(container)
+    item = bare(item)
+    if isinstance(item, str) and isinstance(container, View) and isinstance(sample(container), dict):
+        return item in container
+    container = bare(container)
     if isinstance(item, Undefined) or isinstance(container, Undefined):
         return False
     if isinstance(container, str):
@@ -93,14 +96,19 @@ def concatenate(evaluation: Evaluation, *parts: object) -> str:
 
 def cut(evaluation: Evaluation, subject: object, start: object, stop: object, step: object) -> object:
     """`subject[start:stop:step]`."""
+    numbers: list[Any] = [bare(bound) for bound in (start, stop, step)]
+    bounds = slice(*numbers)
+    part: Any = part_of(subject, bounds)
+    if part is not MISSING:
+        evaluation.charge_chars(len(part))
+        return part
     subject = bare(subject)
     if isinstance(subject, Undefined):
         return subject
     if not isinstance(subject, list | tuple | str):
         raise TemplateFailed(f"cannot take a part of {kind_of(subject)}")
     evaluation.charge_chars(len(subject))
-    bounds: list[Any] = [bare(bound) for bound in (start, stop, step)]
-    part = subject[slice(*bounds)]
+    part = subject[bounds]
     return Made(part) if isinstance(subject, Made | tuple) else part
 
 

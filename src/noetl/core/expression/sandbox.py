@@ -23,6 +23,7 @@ from noetl.core.errors import TemplateFailed, TemplateInvalid, TemplateRefused
 from noetl.core.expression.data_filters import FILTERS, TESTS, apply_filter, apply_test
 from noetl.core.expression.evaluation import Evaluation, check_chars
 from noetl.core.expression.operators import binary, chain, compare, concatenate, cut, kind_of, unary
+from noetl.core.expression.reader import read_quickly
 from noetl.core.expression.views import SCALAR_TYPES, AtomError, Made, MadeDict, Undefined, bare, lookup
 from noetl.core.limits import TEMPLATE_CHARS_MAX, TEMPLATE_NODES_MAX, TEMPLATE_RANGE_MAX
 
@@ -186,8 +187,8 @@ class Generator(CodeGenerator):
     visit_Add = visit_Sub = visit_Mul = visit_Div = visit_FloorDiv = visit_Mod = visit_Pow = _arithmetic
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
-        if isinstance(node.node, nodes.EnvironmentAttribute):
-            self.write(f"ours.{node.node.name}(context")
+        if isinstance(node.node, nodes.Name) and node.node.name in BUILTINS:
+            self.write(f"ours.call_{node.node.name}(context")
             self.signature(node, frame)
             self.write(")")
         else:
@@ -241,8 +242,11 @@ class Sandbox(ImmutableSandboxedEnvironment):
     def parse_source(self, source: str) -> nodes.Template:
         """The syntax tree of a text with template syntax.  Raises TemplateInvalid with the line."""
         if len(source) > TEMPLATE_CHARS_MAX:
-            raise TemplateInvalid(f"a template must have at most {TEMPLATE_CHARS_MAX:,} characters")
+            raise TemplateInvalid(f"the template has {len(source):,} characters, the limit is {TEMPLATE_CHARS_MAX:,}")
         self.parses += 1
+        quick = read_quickly(source)
+        if quick is not None:
+            return quick
         try:
             return self._parse(source, None, None)
         except TemplateSyntaxError as error:
@@ -409,7 +413,8 @@ def _guarded(tokens: Iterable[Token]) -> Iterator[Token]:
         elif token.type in _CLOSING:
             depth -= 1
         if depth > BRACKETS_MAX:
-            raise TemplateSyntaxError("the expression is nested too deeply", token.lineno)
+            message = f"more than {BRACKETS_MAX} brackets are open at once: the expression is nested too deeply"
+            raise TemplateSyntaxError(message, token.lineno)
         if count > TOKENS_MAX:
-            raise TemplateSyntaxError("the template is too long", token.lineno)
+            raise TemplateSyntaxError(f"the template is too long: it has more than {TOKENS_MAX:,} words", token.lineno)
         yield token

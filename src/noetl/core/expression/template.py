@@ -20,19 +20,24 @@ from noetl.core.expression.analysis import (
     SANDBOX,
     Facts,
     check,
-    mentions_of,
+    guarded_paths,
     parse,
     path_in,
     sole_expression,
-    walk,
 )
 from noetl.core.expression.evaluation import Evaluation, check_chars, without_views
 from noetl.core.expression.sandbox import Program
-from noetl.core.expression.values import normalise, plain
-from noetl.core.expression.views import SCALAR_TYPES, SEEN_TYPES, AtomError, Undefined, lookup
+from noetl.core.expression.values import is_true, normalise, plain
+from noetl.core.expression.views import SCALAR_TYPES, AtomError, Undefined, is_seen, lookup
 
 TEMPLATE_CACHE_MAX = 4_096
 TEMPLATE_CACHED_CHARS_MAX = 8_192
+
+EXPRESSION_DEPTH = 2
+"""How deep an expression lies in the tree of `{{ expression }}`."""
+
+TOKEN_FUNCTION = "token()"  # noqa: S105 - a name and no secret
+"""The name under which a caller hands in the function `token`; no template can spell it."""
 
 _SYNTAX = ("{{", "{%", "{#")
 _PLAIN_TYPES = SCALAR_TYPES | {dict, list}
@@ -66,10 +71,15 @@ class Template:
     mentions: frozenset[tuple[str, ...]] = frozenset()
     uses_random: bool = False
     uses_now: bool = False
+    tokens: frozenset[str | None] = frozenset()
+    """The names that `token()` is called with; None stands for one that only the evaluation knows."""
     path: tuple[str | int, ...] | None = None
     """The root name and keys of an expression that is a plain path; it is evaluated without Jinja."""
     _value: str | bool | None = field(default=None, repr=False)
     _program: Program | None = field(default=None, repr=False, compare=False)
+    _tree: nodes.Template | nodes.Expr | None = field(default=None, repr=False, compare=False)
+    """What the source was parsed to: an expression, or else the whole; nobody changes it.  None where there is nothing
+    to look at."""
 
 
 def parse_count() -> int:
@@ -79,16 +89,25 @@ def parse_count() -> int:
 
 def compile_template(source: str) -> Template:
     """Compile a YAML string.  Raises TemplateInvalid, or TemplateRefused for what is never available."""
-    if not any(mark in source for mark in _SYNTAX):
+    if not _has_syntax(source):
         return literal_template(source)
     return _compile_cached(source) if len(source) <= TEMPLATE_CACHED_CHARS_MAX else _compile(source)
+
+
+def forget_templates() -> None:
+    """Parse everything anew from now on, for whoever measures what parsing costs."""
+    _compile_cached.cache_clear()
+
+
+def _has_syntax(source: str) -> bool:
+    return "{" in source and any(mark in source for mark in _SYNTAX)
 
 
 def compile_condition(source: str | bool) -> Template:
     """Compile a `when`: `{{ }}` is optional, a YAML boolean is a constant."""
     if isinstance(source, bool):
         return Template(str(source).lower(), "literal", _value=source)
-    if any(mark in source for mark in _SYNTAX):
+    if _has_syntax(source):
         return compile_template(source)
     template = compile_template("{{ " + source.strip() + " }}")
     if template.kind != "expression":
@@ -110,40 +129,78 @@ def literal_template(source: str) -> Template:
     return Template(source, "literal", _value=source)
 
 
+def guarded(template: Template) -> frozenset[tuple[str, ...]]:
+    """The paths that a template asks about before it relies on them."""
+    return frozenset() if template._tree is None else guarded_paths(template._tree)
+
+
+def constant_truth(template: Template) -> bool | None:
+    """The truth of a condition that reads nothing; None when it depends on something."""
+    if template.roots or template.uses_now or template.uses_random or template.needs_child or template.kind == "broken":
+        return None
+    try:
+        return is_true(render(template, {}))
+    except TemplateFailed:
+        return None
+
+
 def free_names(source: str) -> frozenset[str]:
     """The names that a template reads from its surroundings."""
     return compile_template(source).roots
 
 
 def _compile(source: str) -> Template:
-    tree = parse(source)
-    facts = check(tree)
-    expression = sole_expression(tree)
-    path = path_in(expression) if expression is not None else None
-    if path is not None and path[2]:
-        root, keys, _ = path
-        mention = frozenset({(root, *map(str, keys))})
-        return Template(source, "expression", frozenset({root}), mentions=mention, path=(root, *keys))
-    if expression is None and all(isinstance(part, nodes.Output) for part in tree.body):
-        printed = [part for output in tree.body for part in output.nodes]  # type: ignore[attr-defined]
-        if all(isinstance(part, nodes.TemplateData) for part in printed):
-            return Template(source, "literal", _value="".join(part.data for part in printed))
-    return _compile_tree(source, tree, facts, expression)
+    return _compile_tree(source, parse(source))
 
 
 _compile_cached = lru_cache(maxsize=TEMPLATE_CACHE_MAX)(_compile)
 
 
-def _compile_tree(source: str, tree: nodes.Template, facts: Facts, expression: nodes.Expr | None) -> Template:
-    called = {call.node.name for call in facts.builtin_calls}  # type: ignore[attr-defined]
-    everything = frozenset(name.name for name in walk(tree) if isinstance(name, nodes.Name))
-    mentions = mentions_of(tree, everything)
-    for call in facts.builtin_calls:
-        name: nodes.Name = call.node  # type: ignore[assignment]
-        call.node = nodes.EnvironmentAttribute(f"call_{name.name}", lineno=call.lineno)
-    body = tree if expression is None else nodes.Template([nodes.ExprStmt(expression, lineno=1)], lineno=1)
-    program, roots = SANDBOX.program(body)
-    if "token" in called:
+def compile_expression(source: str, expression: nodes.Expr) -> Template:
+    """As `compile_template` of `{{ }}` around an expression, when its tree is at hand: a part of a tree that was
+    checked, with names in the places of other parts."""
+    path = path_in(expression)
+    if path is not None and path[2]:
+        return _path_template(source, path[0], path[1], expression)
+    return _program_template(source, check(expression, depth=EXPRESSION_DEPTH), expression, None)
+
+
+def _compile_tree(source: str, tree: nodes.Template) -> Template:
+    facts = check(tree)
+    expression = sole_expression(tree)
+    if expression is not None:
+        path = path_in(expression)
+        if path is not None and path[2]:
+            return _path_template(source, path[0], path[1], expression)
+    elif all(isinstance(part, nodes.Output) for part in tree.body):
+        printed = [part for output in tree.body for part in output.nodes]  # type: ignore[attr-defined]
+        if all(isinstance(part, nodes.TemplateData) for part in printed):
+            return Template(source, "literal", _value="".join(part.data for part in printed))
+    return _program_template(source, facts, expression, tree)
+
+
+def _path_template(source: str, root: str, keys: tuple[str | int, ...], expression: nodes.Expr) -> Template:
+    return Template(
+        source,
+        "expression",
+        frozenset((root,)),
+        mentions=frozenset(((root, *map(str, keys)),)),
+        path=(root, *keys),
+        _tree=expression,
+    )
+
+
+def _program_template(
+    source: str, facts: Facts, expression: nodes.Expr | None, tree: nodes.Template | None
+) -> Template:
+    whole = expression if expression is not None else tree
+    assert whole is not None
+    roots, mentions, program = frozenset(facts.names), frozenset(facts.mentions), _Later(whole)
+    if not facts.always_compiles:
+        # Only the code knows which names are bound inside, and making it shows whether it can be made.
+        roots &= program.make()
+        mentions = frozenset(mention for mention in mentions if mention[0] in roots)
+    if "token" in facts.calls:
         roots |= {"token"}
         mentions |= {("token",)}
     return Template(
@@ -151,11 +208,40 @@ def _compile_tree(source: str, tree: nodes.Template, facts: Facts, expression: n
         "text" if expression is None else "expression",
         roots,
         needs_child=facts.needs_child,
-        mentions=frozenset(mention for mention in mentions if mention[0] in roots),
+        mentions=mentions,
         uses_random=facts.uses_random,
-        uses_now=facts.uses_now,
+        uses_now="now" in facts.calls,
+        tokens=frozenset(facts.tokens),
         _program=program,
+        _tree=whole,
     )
+
+
+class _Later:
+    """Code that is made of a tree when it is first run: of the templates of a large playbook most never are."""
+
+    __slots__ = ("_program", "_tree")
+
+    def __init__(self, tree: nodes.Template | nodes.Expr) -> None:
+        self._tree = tree
+        self._program: Program | None = None
+
+    def make(self) -> frozenset[str]:
+        """Make the code now, and say which free names it asks for."""
+        tree = self._tree
+        if isinstance(tree, nodes.Expr):
+            tree = nodes.Template([nodes.ExprStmt(tree, lineno=1)], lineno=1)
+        self._program, roots = SANDBOX.program(tree)
+        return roots
+
+    def __call__(self, evaluation: Evaluation) -> Any:
+        if self._program is None:
+            try:
+                self.make()
+            except TemplateInvalid as error:
+                raise TemplateFailed(str(error)) from error
+            assert self._program is not None
+        return self._program(evaluation)
 
 
 def render(
@@ -207,7 +293,7 @@ def _named(names: Mapping[str, object], root: str) -> Any:
         value = names[root]
     except KeyError:
         return missing
-    if type(value) in SEEN_TYPES:
+    if is_seen(value):
         return value
     return missing if callable(value) else normalise(value)
 
@@ -224,7 +310,7 @@ def _run(
 ) -> object:
     if template.needs_child and not allow_loops:
         raise TemplateRefused("a template with loops or macros is rendered in a child process only")
-    known: dict[str, object] = {}
+    known: dict[str, object] = _Known()
     evaluation = Evaluation(
         resolve=known.__getitem__,
         now=now,
@@ -249,13 +335,23 @@ def _run(
         raise TemplateFailed(_INTERNAL_NAME.sub(r"\1", str(error)) or type(error).__name__) from error
 
 
+class _Known(dict[str, object]):
+    """The names that a template asks for.  The code also asks for the functions that it calls, which are no names."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: str) -> object:
+        return missing
+
+
 def _look_up(
     roots: frozenset[str], names: Mapping[str, object], known: dict[str, object], evaluation: Evaluation
 ) -> None:
     for root in roots:
         known[root] = _named(names, root)
     if "token" in roots:
-        token = names.get("token")
+        # The function stands beside a value of that name, which a workload may well have.
+        token = names.get(TOKEN_FUNCTION, names.get("token"))
         evaluation.token = token if callable(token) else None
 
 
@@ -278,6 +374,7 @@ class CompiledValue:
     needs_child: bool = field(compare=False)
     uses_random: bool = field(compare=False)
     uses_now: bool = field(compare=False)
+    tokens: frozenset[str | None] = field(compare=False)
     _shape: object = field(compare=False, repr=False)
 
     def template_at(self, path: tuple[str | int, ...]) -> Template:
@@ -293,6 +390,17 @@ def compile_value(value: object, *, instead: Instead | None = None) -> CompiledV
     """Compile every string of a YAML value.  An error names the place inside the value; with `instead` a text that is
     no template, or one that is refused, becomes what that makes of it, of its place and of the error."""
     shape = _shape(value, (), instead)
+    if isinstance(shape, Template):
+        return CompiledValue(
+            value,
+            shape.roots,
+            shape.mentions,
+            shape.needs_child,
+            shape.uses_random,
+            shape.uses_now,
+            shape.tokens,
+            shape,
+        )
     templates = list(_templates(shape))
     return CompiledValue(
         source=value,
@@ -301,8 +409,15 @@ def compile_value(value: object, *, instead: Instead | None = None) -> CompiledV
         needs_child=any(template.needs_child for template in templates),
         uses_random=any(template.uses_random for template in templates),
         uses_now=any(template.uses_now for template in templates),
+        tokens=frozenset[str | None]().union(*(template.tokens for template in templates)),
         _shape=shape,
     )
+
+
+def sole_template(value: CompiledValue | Template) -> Template | None:
+    """The template that a value is, unless it is a mapping or a list."""
+    shape = value if isinstance(value, Template) else value._shape
+    return shape if isinstance(shape, Template) else None
 
 
 def render_value(value: CompiledValue, names: Mapping[str, object], **options: Any) -> object:

@@ -17,14 +17,27 @@ from noetl.core.limits import (
     DOCUMENT_ALIASES_MAX,
     DOCUMENT_BYTES_MAX,
     DOCUMENT_DEPTH_MAX,
+    DOCUMENT_ERRORS_MAX,
     DOCUMENT_NODES_MAX,
+    DOCUMENT_TEMPLATES_MAX,
+    DOCUMENT_WARNINGS_MAX,
+    ERROR_MESSAGE_CHARS_MAX,
 )
 
 Path = tuple[str | int, ...]
+Event = Any  # one of PyYAML's, which have no types of their members
+_STARTS = frozenset((yaml.SequenceStartEvent, yaml.MappingStartEvent))
+_ENDS = frozenset((yaml.SequenceEndEvent, yaml.MappingEndEvent))
+_NODES = _STARTS | {yaml.ScalarEvent, yaml.AliasEvent}
 Mark = Any  # the C parser's and the Python parser's marks have no common type, only `line` and `column`
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TEXT_TAG = "tag:yaml.org,2002:str"
 _MERGE_TAG = "tag:yaml.org,2002:merge"
+_FIELD_CHARS_MAX = 200
 _SUGGESTIONS_MAX = 20
+_SUGGESTION_WORDS_MAX = 200
+_SUGGESTION_CHARS_MAX = 2
+_SUGGESTED_CHARS_MAX = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +49,11 @@ class Document:
     marks: Mapping[Path, tuple[int, int]]
     duplicate_keys: tuple[Path, ...] = ()
 
-
-@dataclass(slots=True)
-class _Walk:
-    marks: dict[Path, tuple[int, int]] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
-    duplicate_keys: list[Path] = field(default_factory=list)
-    nodes: int = 0
-    aliases: int = 0
-    chars: int = 0
+    def position(self, place: Path) -> tuple[int, int]:
+        """The line and column of a part, or of the nearest part around it."""
+        while place not in self.marks and place:
+            place = place[:-1]
+        return self.marks.get(place, (1, 1))
 
 
 class _Refused(Exception):
@@ -63,26 +72,27 @@ def read_document(text: str, *, file: str) -> Document:
             "move data out of the playbook"
         )
         raise PlaybookInvalid([Problem("document_too_large", message, file)])
-    walk = _Walk()
     loader = None
     try:
-        _check_size(text)
         loader = _LOADER(text)
-        node = loader.get_single_node()
-        value = None if node is None else _value_of(node, (), walk, loader, depth=0)
+        builder = _Builder(loader)
+        value = builder.build()
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         message = f"not valid YAML: {error.problem or error.context}"
         raise PlaybookInvalid([_problem("yaml_invalid", message, file, mark)]) from error
     except _Refused as error:
         raise PlaybookInvalid([_problem(error.code, str(error), file, error.mark)]) from error
+    except UnicodeEncodeError as error:
+        message = f"not valid YAML: the character U+{ord(text[error.start]):04X} is no text"
+        raise PlaybookInvalid([Problem("yaml_invalid", message, file, *_line_of(text[: error.start]))]) from error
     except (yaml.YAMLError, ValueError) as error:
         reason, place = str(error).partition("\n")[0], _place(content, getattr(error, "position", None))
         raise PlaybookInvalid([Problem("yaml_invalid", f"not valid YAML: {reason}", file, *place)]) from error
     finally:
         if loader is not None:
             loader.dispose()
-    return Document(value, file, walk.marks, tuple(walk.duplicate_keys))
+    return Document(value, file, builder.marks, tuple(builder.duplicate_keys))
 
 
 def _problem(code: str, message: str, file: str, mark: Mark) -> Problem:
@@ -94,29 +104,12 @@ def _place(content: bytes, position: object) -> tuple[int | None, int | None]:
     """Line and column (from 1) of a byte, for an error that knows nothing better."""
     if not isinstance(position, int):
         return None, None
-    before = content[:position].decode("utf-8", "replace")
+    return _line_of(content[:position].decode("utf-8", "replace"))
+
+
+def _line_of(before: str) -> tuple[int, int]:
+    """The line and column behind a text."""
     return before.count("\n") + 1, len(before) - before.rfind("\n")
-
-
-def _check_size(text: str) -> None:
-    """Bound nesting and number before the nodes are made: making them recurses on the C stack."""
-    loader = _LOADER(text)
-    depth = count = 0
-    try:
-        while loader.check_event():
-            event = loader.get_event()
-            if isinstance(event, yaml.NodeEvent):
-                count += 1
-                if depth > DOCUMENT_DEPTH_MAX:
-                    raise _too_deep(event.start_mark)
-                if count > 2 * DOCUMENT_NODES_MAX:
-                    raise _too_many(event.start_mark)
-            if isinstance(event, yaml.CollectionStartEvent):
-                depth += 1
-            elif isinstance(event, yaml.CollectionEndEvent):
-                depth -= 1
-    finally:
-        loader.dispose()
 
 
 def _too_deep(mark: Mark) -> _Refused:
@@ -129,80 +122,167 @@ def _too_many(mark: Mark) -> _Refused:
     return _Refused("document_too_complex", message, mark)
 
 
-def _value_of(node: yaml.Node, path: Path, walk: _Walk, loader: yaml.SafeLoader, *, depth: int) -> object:
-    walk.nodes += 1
-    if walk.nodes > DOCUMENT_NODES_MAX:
-        raise _too_many(node.start_mark)
-    if depth > DOCUMENT_DEPTH_MAX:
-        raise _too_deep(node.start_mark)
-    walk.marks[path] = (node.start_mark.line + 1, node.start_mark.column + 1)
-    if isinstance(node, yaml.ScalarNode):
-        return _scalar(node, walk, loader)
-    _count_alias(node, walk)
-    if isinstance(node, yaml.SequenceNode):
-        return [_value_of(child, (*path, n), walk, loader, depth=depth + 1) for n, child in enumerate(node.value)]
-    assert isinstance(node, yaml.MappingNode)
-    return _mapping(node, path, walk, loader, depth=depth)
+class _Builder:
+    """Makes values of the events of a parser.  Nesting and number are bounded while the events are read, before a value
+    is made of them; an alias is built anew from the events of what it names, and counts like that."""
+
+    def __init__(self, loader: Any) -> None:
+        self.marks: dict[Path, tuple[int, int]] = {}
+        self.duplicate_keys: list[Path] = []
+        self._loader = loader
+        self._events: list[Event] = []
+        self._anchors: dict[str, int] = {}
+        self._at = 0
+        self._nodes = self._aliases = self._chars = self._templates = 0
+
+    def build(self) -> object:
+        """The value of the only document; None when there is none."""
+        self._read()
+        if not isinstance(self._events[1], yaml.DocumentStartEvent):
+            return None
+        self._at = 2
+        value = self._value((), 0)
+        after = self._events[self._at + 1]
+        if not isinstance(after, yaml.StreamEndEvent):
+            raise _Refused("yaml_invalid", "not valid YAML: there is more than one document", after.start_mark)
+        return value
+
+    def _read(self) -> None:
+        depth = count = 0
+        events, get_event = self._events, self._loader.get_event
+        while (event := get_event()) is not None:
+            events.append(event)
+            kind = type(event)
+            if kind in _ENDS:
+                depth -= 1
+            elif kind in _NODES:
+                count += 1
+                if depth > DOCUMENT_DEPTH_MAX:
+                    raise _too_deep(event.start_mark)
+                if count > 2 * DOCUMENT_NODES_MAX:
+                    raise _too_many(event.start_mark)
+                if event.anchor is not None:
+                    self._name(event)
+                depth += kind in _STARTS
+
+    def _name(self, event: Event) -> None:
+        """An anchor is given once, and used only behind that."""
+        known = event.anchor in self._anchors
+        if isinstance(event, yaml.AliasEvent):
+            if not known:
+                raise _Refused("yaml_invalid", f"not valid YAML: undefined alias {event.anchor!r}", event.start_mark)
+        elif known:
+            raise _Refused("yaml_invalid", f"not valid YAML: duplicate anchor {event.anchor!r}", event.start_mark)
+        else:
+            self._anchors[event.anchor] = len(self._events) - 1
+
+    def _value(self, path: Path, depth: int) -> object:
+        """The value whose events come next."""
+        event = self._events[self._at]
+        self._at += 1
+        kind = type(event)
+        if kind is yaml.AliasEvent:
+            return self._again(event, path, depth)
+        self._nodes += 1
+        if self._nodes > DOCUMENT_NODES_MAX:
+            raise _too_many(event.start_mark)
+        if depth > DOCUMENT_DEPTH_MAX:
+            raise _too_deep(event.start_mark)
+        mark = event.start_mark
+        self.marks[path] = (mark.line + 1, mark.column + 1)
+        if kind is yaml.ScalarEvent:
+            return self._scalar(event)
+        return self._list(path, depth) if kind is yaml.SequenceStartEvent else self._mapping(path, depth)
+
+    def _again(self, alias: Event, path: Path, depth: int) -> object:
+        start, here = self._anchors[alias.anchor], self._at
+        if type(self._events[start]) is not yaml.ScalarEvent:
+            self._aliases += 1
+            if self._aliases > DOCUMENT_ALIASES_MAX:
+                message = f"the document uses more than {DOCUMENT_ALIASES_MAX} aliases"
+                raise _Refused("document_too_complex", message, alias.start_mark)
+        self._at = start
+        value = self._value(path, depth)
+        self._at = here
+        return value
+
+    def _list(self, path: Path, depth: int) -> list[object]:
+        items: list[object] = []
+        while type(self._events[self._at]) is not yaml.SequenceEndEvent:
+            items.append(self._value((*path, len(items)), depth + 1))
+        self._at += 1
+        return items
+
+    def _mapping(self, path: Path, depth: int) -> dict[str, object]:
+        own: dict[str, object] = {}
+        inherited: dict[str, object] = {}
+        while type(event := self._events[self._at]) is not yaml.MappingEndEvent:
+            self._at += 1
+            key: Event = self._events[self._anchors[str(event.anchor)]] if type(event) is yaml.AliasEvent else event
+            if type(key) is not yaml.ScalarEvent:
+                raise _Refused("document_too_complex", "a mapping key must be a plain value", event.start_mark)
+            if key.value == "<<" and self._tag(key) == _MERGE_TAG:
+                mark = self._events[self._at].start_mark
+                _inherit(inherited, self._value((*path, "<<"), depth + 1), mark)
+                continue
+            made = self._scalar(key)
+            name = made if isinstance(made, str) else str(key.value)
+            if name in own:
+                self.duplicate_keys.append((*path, name))
+            own[name] = self._value((*path, name), depth + 1)
+        self._at += 1
+        return {**inherited, **own} if inherited else own
+
+    def _tag(self, event: Event) -> str:
+        if event.tag is not None and event.tag != "!":
+            return str(event.tag)
+        return str(self._loader.resolve(yaml.ScalarNode, event.value, event.implicit))
+
+    def _scalar(self, event: Event) -> object:
+        """YAML knows dates and bytes; a playbook knows text."""
+        text: str = event.value
+        self._count(text, event.start_mark)
+        # What is quoted is text, and so is what begins like nothing else.
+        if event.tag is None and (not event.implicit[0] or text[:1] not in self._loader.yaml_implicit_resolvers):
+            return text
+        tag = self._tag(event)
+        if tag == _TEXT_TAG:
+            return text
+        try:
+            value: object = self._loader.construct_object(
+                yaml.ScalarNode(tag, text, event.start_mark, event.end_mark, event.style)
+            )
+        except ValueError as error:
+            message = f"not valid YAML: {text[:40]!r} is no value: {error}"
+            raise _Refused("yaml_invalid", message, event.start_mark) from error
+        if isinstance(value, datetime.date | datetime.datetime):
+            return value.isoformat()
+        if isinstance(value, bytes):
+            return value.decode("latin-1")
+        if isinstance(value, float) and not math.isfinite(value):
+            return None
+        return value
+
+    def _count(self, text: str, mark: Mark) -> None:
+        # One long text with many aliases costs nothing here and everything when the value is written out.
+        self._chars += len(text)
+        if self._chars > DOCUMENT_BYTES_MAX:
+            message = f"with its aliases written out the document is larger than {DOCUMENT_BYTES_MAX:,} bytes"
+            raise _Refused("document_too_complex", message, mark)
+        if "{{" in text or "{%" in text:
+            self._templates += 1
+            if self._templates > DOCUMENT_TEMPLATES_MAX:
+                message = f"the document has more than {DOCUMENT_TEMPLATES_MAX:,} templates"
+                raise _Refused("document_too_complex", message, mark)
 
 
-def _count_alias(node: yaml.Node, walk: _Walk) -> None:
-    if id(node) in walk.seen:
-        walk.aliases += 1
-        if walk.aliases > DOCUMENT_ALIASES_MAX:
-            message = f"the document uses more than {DOCUMENT_ALIASES_MAX} aliases"
-            raise _Refused("document_too_complex", message, node.start_mark)
-    walk.seen.add(id(node))
-
-
-def _mapping(
-    node: yaml.MappingNode, path: Path, walk: _Walk, loader: yaml.SafeLoader, *, depth: int
-) -> dict[str, object]:
-    own: dict[str, object] = {}
-    inherited: dict[str, object] = {}
-    for key_node, value_node in node.value:
-        if not isinstance(key_node, yaml.ScalarNode):
-            message = "a mapping key must be a plain value"
-            raise _Refused("document_too_complex", message, key_node.start_mark)
-        if key_node.tag == _MERGE_TAG:
-            merged = _value_of(value_node, (*path, "<<"), walk, loader, depth=depth + 1)
-            _inherit(inherited, merged, value_node)
-            continue
-        key = _scalar(key_node, walk, loader)
-        name = key if isinstance(key, str) else str(key_node.value)
-        if name in own:
-            walk.duplicate_keys.append((*path, name))
-        own[name] = _value_of(value_node, (*path, name), walk, loader, depth=depth + 1)
-    return {**inherited, **own}
-
-
-def _inherit(inherited: dict[str, object], merged: object, node: yaml.Node) -> None:
+def _inherit(inherited: dict[str, object], merged: object, mark: Mark) -> None:
     """`<<: *base` or `<<: [*first, *second]`: the first that has a key gives it, own keys stand above all."""
     for source in merged if isinstance(merged, list) else [merged]:
         if not isinstance(source, dict):
-            raise _Refused("yaml_invalid", "not valid YAML: << needs a mapping", node.start_mark)
+            raise _Refused("yaml_invalid", "not valid YAML: << needs a mapping", mark)
         for name, value in source.items():
             inherited.setdefault(name, value)
-
-
-def _scalar(node: yaml.ScalarNode, walk: _Walk, loader: yaml.SafeLoader) -> object:
-    """YAML knows dates and bytes; a playbook knows text."""
-    # One long text with many aliases costs nothing here and everything when the value is written out.
-    walk.chars += len(node.value)
-    if walk.chars > DOCUMENT_BYTES_MAX:
-        message = f"with its aliases written out the document is larger than {DOCUMENT_BYTES_MAX:,} bytes"
-        raise _Refused("document_too_complex", message, node.start_mark)
-    try:
-        value: object = loader.construct_object(node)
-    except ValueError as error:
-        message = f"not valid YAML: {str(node.value)[:40]!r} is no value: {error}"
-        raise _Refused("yaml_invalid", message, node.start_mark) from error
-    if isinstance(value, datetime.date | datetime.datetime):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.decode("latin-1")
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 @dataclass(slots=True)
@@ -214,24 +294,34 @@ class Findings:
     warnings: list[Problem] = field(default_factory=list)
 
     def _problem(self, code: str, message: str, path: Path, step: str | None) -> Problem:
-        place = path
-        while place not in self.document.marks and place:
-            place = place[:-1]
-        line, column = self.document.marks.get(place, (1, 1))
-        name = str(path[-1]) if path else None
+        line, column = self.document.position(path)
+        name = str(path[-1])[:_FIELD_CHARS_MAX] if path else None
+        if len(message) > ERROR_MESSAGE_CHARS_MAX:
+            # What a document says is quoted, and a document may say anything.
+            message = message[: ERROR_MESSAGE_CHARS_MAX - 1] + "…"
         return Problem(code, message, self.document.file, line, column, step, name)
 
     def error(self, code: str, message: str, path: Path, *, step: str | None = None) -> None:
-        self.errors.append(self._problem(code, message, path, step))
+        if len(self.errors) < DOCUMENT_ERRORS_MAX:
+            self.errors.append(self._problem(code, message, path, step))
+        elif len(self.errors) == DOCUMENT_ERRORS_MAX:
+            message = f"there are more errors than the {DOCUMENT_ERRORS_MAX} above: correct these first"
+            self.errors.append(Problem("too_many_errors", message, self.document.file))
 
     def warn(self, code: str, message: str, path: Path, *, step: str | None = None) -> None:
-        self.warnings.append(self._problem(code, message, path, step))
+        if len(self.warnings) < DOCUMENT_WARNINGS_MAX:
+            self.warnings.append(self._problem(code, message, path, step))
+        elif len(self.warnings) == DOCUMENT_WARNINGS_MAX:
+            message = f"there are more warnings than the {DOCUMENT_WARNINGS_MAX} above: the others are not told"
+            self.warnings.append(Problem("too_many_warnings", message, self.document.file))
 
     def suggestion(self, word: str, known: Iterable[str]) -> str:
         """` (did you mean 'x'?)` when a known word is near; only the first findings are worth the search."""
         if len(self.errors) + len(self.warnings) >= _SUGGESTIONS_MAX:
             return ""
-        near = get_close_matches(word, sorted(known), n=1)
+        # Comparing is slow, so only words of about that length are compared, and not too many of them.
+        alike = sorted({one for one in known if abs(len(one) - len(word)) <= _SUGGESTION_CHARS_MAX and one != word})
+        near = get_close_matches(word, alike[:_SUGGESTION_WORDS_MAX], n=1) if len(word) <= _SUGGESTED_CHARS_MAX else []
         return f" (did you mean {near[0]!r}?)" if near else ""
 
     def warn_unknown(

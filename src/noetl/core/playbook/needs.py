@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from noetl.core.expression import CompiledValue, Template
 
 # Names that stand for the step that just completed.
-COMPLETING = frozenset(("output", "outcome", "result", "response", "error"))
+COMPLETING = frozenset(("output", "outcome", "result", "response", "error", "fanin"))
+# The names of dsl §7.3.  Where one exists it stands above every name that a playbook makes.
+FACTS = frozenset(("execution_id", "job", "catalog_id", "parent_execution_id", "path", "version", "env"))
+RESERVED = (
+    COMPLETING
+    | FACTS
+    | {"workload", "ctx", "steps", "event", "iter", "_index", "loop_index", "_total", "loop", "frame", "fanin"}
+    | {"_prev", "_task", "_attempt", "results", "input", "args", "keychain", "spec", "step"}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,6 +25,9 @@ class Needs:
 
     names: frozenset[str]
     everything: bool
+
+    def __or__(self, other: Needs) -> Needs:
+        return Needs(names=self.names | other.names, everything=self.everything or other.everything)
 
 
 def needs_of(mentions: Iterable[tuple[str, ...]], completing: str | None = None) -> Needs:
@@ -30,7 +41,7 @@ def needs_of(mentions: Iterable[tuple[str, ...]], completing: str | None = None)
             everything = everything or len(mention) == 1
         else:
             names.add(root)
-            if completing is not None and root in COMPLETING:
+            if completing is not None and (root in COMPLETING or root == "event"):
                 names.add(completing)
     return Needs(names=frozenset(names), everything=everything)
 

@@ -99,10 +99,13 @@ def _started(command: Command, fact: Fact, child: Prepared, now: str) -> Draft:
     assert isinstance(timeout, int | float)
     meta: dict[str, object] = {
         **_link(command, fact, number),
+        "path": fact.meta["path"] or child.playbook.playbook.path,
         "child_execution_id": str(child.execution_id),
         "playbook": child.reference,
         "waits": waits,
     }
+    if child.pins.catalog is not None:
+        meta["catalog"] = child.pins.catalog
     if given.get("return_step") is not None:
         meta["return_step"] = given["return_step"]
     if waits:
@@ -120,8 +123,8 @@ def _refused(command: Command, fact: Fact, failure: Failure) -> Draft:
 
 
 def _link(command: Command, fact: Fact, number: int) -> dict[str, object]:
-    names = {name: fact.meta[name] for name in ("task", "path")}
-    return {"step": command.step, "attempt": fact.attempt, "n": number, **names}
+    path = fact.meta["path"] or f"catalog_id {fact.meta.get('catalog_id')}"
+    return {"step": command.step, "attempt": fact.attempt, "n": number, "task": fact.meta["task"], "path": path}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from noetl.core import kinds
 from noetl.core.errors import EnvelopeInvalid, RequestInvalid
 from noetl.core.event import Draft
 from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
-from noetl.core.execution.looping.stages import WHOLE_FRAME
+from noetl.core.execution.looping.stages import is_without_claim
 from noetl.core.execution.state import Command, ExecutionState, Frame
-from noetl.core.limits import COMMAND_ATTEMPTS_MAX
+from noetl.core.limits import COMMAND_ATTEMPTS_MAX, CURSOR_CLAIM_ROWS_MAX
+from noetl.core.playbook.frame_fields import WHOLE_FRAME
 from noetl.ports.session import Fact
 
 # After these nobody holds the command or frame.
@@ -36,9 +37,11 @@ DRAINED: Mapping[str, object] = {
 }
 # What a frame's `retry_mode` is when it does not begin anew.
 BEHIND_PERSISTED = "behind_persisted_rows"
+XID_CHARS_MAX = 20
 _OF_COMMANDS = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING))
 _FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
 _OF_FRAMES = _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
+_OF_CURSORS = _OF_FRAMES | {kinds.CURSOR_CLAIMED}
 
 
 def claim_draft(command: Command, attempt: int, session_id: int) -> Draft:
@@ -58,7 +61,8 @@ def abandoned(state: ExecutionState, command: Command) -> Iterator[Draft]:
     frame = command.frame
     if frame is None or command.attempt == command.base:
         return
-    is_whole = state.loop_state[command.step].policy.retry_mode == WHOLE_FRAME
+    policy = state.loop_state[command.step].policy
+    is_whole = policy.retry_mode == WHOLE_FRAME or policy.is_framewise
     choice = {
         "retry_mode": WHOLE_FRAME if is_whole else BEHIND_PERSISTED,
         "skipped": 0 if is_whole else frame.kept,
@@ -71,7 +75,13 @@ def abandoned(state: ExecutionState, command: Command) -> Iterator[Draft]:
 
 
 def _window(frame: Frame) -> dict[str, object]:
-    return {"number": frame.number, "first": frame.first, "rows": frame.rows, "concurrency": frame.concurrency}
+    window: dict[str, object] = {
+        "number": frame.number,
+        "first": frame.first,
+        "rows": frame.rows,
+        "concurrency": frame.concurrency,
+    }
+    return window if frame.slot is None else {**window, "slot": frame.slot}
 
 
 def _frame_draft(command: Command, event_type: str, attempt: int, meta: Mapping[str, object]) -> Draft:
@@ -109,8 +119,7 @@ def exhausted(command: Command) -> Draft:
 
 def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
     """A worker's fact about what it holds.  Refused when it is no fact about such a thing."""
-    allowed = _OF_FRAMES if command.frame is not None else _OF_COMMANDS
-    if fact.event_type not in allowed:
+    if fact.event_type not in _allowed(command):
         raise RequestInvalid(f"{fact.event_type} is no fact about {command.command_id}")
     meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
     stage_id = frame_id = command_id = None
@@ -124,13 +133,8 @@ def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
             meta |= {"n": number, "due_at": later(now, delay)}
     else:
         stage_id, frame_id = f"{command.step}#{command.run}", command.command_id
-        key = kinds.frame_terminal_key(frame_id)
-        if fact.event_type == kinds.FRAME_HEARTBEAT:
-            number = command.frame.heartbeats + 1
-            key = kinds.frame_heartbeat_key(frame_id, fact.attempt, number)
-            meta |= {"n": number, "failed": _checked_rows(command.frame, fact)}
-        else:
-            meta["outcomes"] = _checked_outcomes(command.frame, fact)
+        key, more = _about_frame(command.frame, frame_id, fact)
+        meta |= more
     return Draft(
         event_type=fact.event_type,
         transition_key=key,
@@ -144,13 +148,49 @@ def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
     )
 
 
+def _allowed(command: Command) -> frozenset[str]:
+    if command.frame is None:
+        return _OF_COMMANDS
+    return _OF_FRAMES if command.frame.slot is None else _OF_CURSORS
+
+
+def _about_frame(frame: Frame, frame_id: str, fact: Fact) -> tuple[str, dict[str, object]]:
+    """The transition key of a fact about a frame, and what the control plane makes of what it says."""
+    if fact.event_type == kinds.FRAME_HEARTBEAT:
+        number = frame.heartbeats + 1
+        key = kinds.frame_heartbeat_key(frame_id, fact.attempt, number)
+        return key, {"n": number, "failed": _checked_rows(frame, fact)}
+    if fact.event_type == kinds.CURSOR_CLAIMED:
+        _check_claim(frame, fact)
+        return kinds.cursor_claimed_key(frame_id, fact.attempt, frame.claims + 1), {}
+    return kinds.frame_terminal_key(frame_id), {"outcomes": _checked_outcomes(frame, fact)}
+
+
 def is_told_again(command: Command, fact: Fact) -> bool:
-    """Whether a heartbeat is recorded already: unlike the end of a frame, it does not end the claim that it is about,
+    """Whether a heartbeat or a claim is recorded already: unlike the end of a frame, it does not end what it is about,
     so a second telling, after a lost reply, looks like news."""
-    if fact.event_type != kinds.FRAME_HEARTBEAT or command.frame is None or fact.payload_ref is None:
+    frame = command.frame
+    if frame is None or fact.payload_ref is None:
+        return False
+    if fact.event_type == kinds.CURSOR_CLAIMED:
+        # The worker numbers its claims: one that is told late must not replace the one after it.
+        number = fact.meta.get("n")
+        return type(number) is int and 1 <= number <= frame.claims
+    if fact.event_type != kinds.FRAME_HEARTBEAT:
         return False
     digest = fact.payload_ref.get("sha256")
-    return any(part.reference.get("sha256") == digest for part in command.frame.parts)
+    return any(part.reference.get("sha256") == digest for part in frame.parts)
+
+
+def _check_claim(frame: Frame, fact: Fact) -> None:
+    """What whoever takes the frame over must find: the rows, how many, and the transaction that took them."""
+    rows, xid = fact.meta.get("rows"), fact.meta.get("xid")
+    if not isinstance(xid, str) or not xid.isascii() or not xid.isdigit() or len(xid) > XID_CHARS_MAX:
+        raise EnvelopeInvalid("xid of a claim must be the number of its transaction, as text")
+    if fact.meta.get("n") != frame.claims + 1:
+        raise EnvelopeInvalid(f"the next claim of frame {frame.number} has n {frame.claims + 1}")
+    if type(rows) is not int or not 1 <= rows <= CURSOR_CLAIM_ROWS_MAX or fact.payload_ref is None:
+        raise EnvelopeInvalid(f"a claim of frame {frame.number} names 1 to {CURSOR_CLAIM_ROWS_MAX:,} rows by reference")
 
 
 def _checked_outcomes(frame: Frame, fact: Fact) -> Mapping[str, object]:
@@ -159,6 +199,8 @@ def _checked_outcomes(frame: Frame, fact: Fact) -> Mapping[str, object]:
     outcomes: Any = fact.meta.get("outcomes")
     if not isinstance(outcomes, Mapping) or set(outcomes) != set(names):
         raise EnvelopeInvalid(f"outcomes of a frame have the members {', '.join(names)}")
+    if frame.slot is not None and not (fact.result or {}).get("reference"):
+        return _cursor_outcomes(frame, fact)
     counts = [outcomes[name] for name in names]
     if not all(type(count) is int and count >= 0 for count in counts) or sum(counts) != frame.rows:
         raise EnvelopeInvalid(f"outcomes of frame {frame.number} must add up to its {frame.rows} rows, not {counts}")
@@ -172,6 +214,17 @@ def _checked_outcomes(frame: Frame, fact: Fact) -> Mapping[str, object]:
         raise EnvelopeInvalid(f"frame {frame.number} was committed without a reference to its rows' outcomes")
     # The worker could not say more: what it persisted before stands, whatever it counts now.
     return lost_outcomes(frame, is_skipped=outcomes["skipped"] > 0)
+
+
+def _cursor_outcomes(frame: Frame, fact: Fact) -> Mapping[str, object]:
+    """Without outcomes of rows: there were none, or nobody can say more than what is recorded of them."""
+    result: Any = fact.result or {}
+    error = (result.get("context") or {}).get("error")
+    if is_without_claim(frame, fact.meta):
+        return {"success": 0, "failed": 0, "skipped": 0}
+    if fact.event_type == kinds.FRAME_COMMITTED or not isinstance(error, Mapping):
+        raise EnvelopeInvalid(f"frame {frame.number} has {frame.rows} rows and needs a reference to their outcomes")
+    return lost_outcomes(frame, is_skipped=error.get("kind") == "cancelled")
 
 
 def _checked_rows(frame: Frame, fact: Fact) -> int:

@@ -112,8 +112,12 @@ class Turn:
         """What a session must be able to do to take a command."""
         if command.kind not in ("step", "frame"):
             return frozenset((command.kind,))
-        tasks = frozenset(task.kind for task in self.playbook.steps[command.step].tasks)
-        return tasks if command.frame is None else tasks | {"frame"}
+        step = self.playbook.steps[command.step]
+        tasks = frozenset(task.kind for task in step.tasks)
+        if command.frame is None:
+            return tasks
+        cursor = step.loop.cursor if step.loop is not None else None
+        return tasks | {"frame"} if cursor is None else tasks | {"frame", "cursor", cursor.kind}
 
     def row(
         self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]

@@ -41,7 +41,9 @@ class FrameClaimInput:
         frames = [
             command
             for command in state.commands.values()
+            # The rows of a cursor are claimed by whoever has its driver, and a request says nothing about that.
             if command.frame is not None
+            and command.frame.slot is None
             and command.step == stage.step
             and command.status is not CommandStatus.WAITING
             and not turn.sessions.holds(self.execution_id, command.command_id, command.attempt)

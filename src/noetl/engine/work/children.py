@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from noetl.core.errors import Failure, ToolFailed
+from noetl.core.codec import canonical_bytes
+from noetl.core.credential_keys import credential_at
+from noetl.core.errors import EnvelopeInvalid, Failure, ToolFailed
 from noetl.core.execution.children import COMPLETED, REFUSED, STARTED, TIMEOUT
 from noetl.core.expression import is_true, plain
-from noetl.core.limits import TIMEOUT_SECONDS_MAX
+from noetl.core.limits import CALLER_BYTES_MAX, CONTEXT_ENTRY_BYTES_MAX, TIMEOUT_SECONDS_MAX
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import read_result
+from noetl.ports.catalog import is_catalog_id
 from noetl.ports.session import CommandMessage
 from noetl.ports.tool import ToolCall
 
@@ -21,7 +25,7 @@ CHILD_FAILED = "CHILD_FAILED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChildRequest:
-    """What a task wants to start."""
+    """What a task wants to start: a path of the catalog, or one version by its number, and then no path."""
 
     task: str
     path: str
@@ -30,6 +34,9 @@ class ChildRequest:
     return_step: str | None
     waits: bool
     timeout_seconds: float
+    catalog_id: str | None = None
+    iteration: Mapping[str, object] | None = None
+    """The row that starts it, for `iter.parent`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,10 +50,11 @@ class ChildOutcome:
 def child_request(call: ToolCall) -> ChildRequest:
     """The rendered fields of a `playbook` task (dsl §9.6).  Raises ToolFailed."""
     fields = call.fields
-    path = fields.get("path")
-    if not isinstance(path, str) or not path:
-        hint = "; catalog_id is not supported by this release" if "catalog_id" in fields else ""
-        raise _wrong(f"path is required and must be text{hint}")
+    path, catalog_id = fields.get("path"), _catalog_id(fields.get("catalog_id"))
+    if catalog_id is not None:
+        path = ""
+    elif not isinstance(path, str) or not path:
+        raise _wrong("path is required and must be text, or catalog_id")
     given = plain(fields.get("payload"))
     if given is not None and not isinstance(given, dict):
         raise _wrong("payload must be a mapping")
@@ -56,12 +64,38 @@ def child_request(call: ToolCall) -> ChildRequest:
     return ChildRequest(
         task=call.label,
         path=path,
+        catalog_id=catalog_id,
         version=_version(fields.get("version")),
         payload={**(given or {}), **_mapping(plain(call.input))},
         return_step=str(return_step) if return_step else None,
         waits=is_true(fields.get("wait", True)),
         timeout_seconds=call.timeout_seconds,
     )
+
+
+def caller_of(iteration: Mapping[str, object]) -> dict[str, object]:
+    """What a child may know of the row that starts it: every value that is small, the smallest first, as long as they
+    fit together.  An item that does not fit is not there: a child is given large data as input."""
+    sized = []
+    for name, value in iteration.items():
+        with contextlib.suppress(EnvelopeInvalid):
+            if credential_at(plain(value), (name,)) is None:  # it is recorded with the child's first event
+                sized.append((len(canonical_bytes(plain(value))), name))
+    found: dict[str, object] = {}
+    for size, name in sorted(sized):
+        grown = {**found, name: plain(iteration[name])}
+        if size <= CONTEXT_ENTRY_BYTES_MAX and len(canonical_bytes(grown)) <= CALLER_BYTES_MAX:
+            found = grown
+    return found
+
+
+def _catalog_id(value: object) -> str | None:
+    if value is None or value == "":
+        return None
+    text = str(value).strip() if isinstance(value, int | str) and not isinstance(value, bool) else ""
+    if not is_catalog_id(text):
+        raise _wrong("catalog_id must be the number of a version, as `noetl catalog show` tells it")
+    return text
 
 
 def _version(value: object) -> int | None:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
+from noetl.core import limits
 from noetl.core.codec import canonical_bytes
-from noetl.core.limits import (
-    COLLECTION_CARRIED_BYTES_MAX,
-    COLLECTION_CHUNK_BYTES,
-    COLLECTION_CHUNK_ROWS,
-    PAYLOAD_INLINE_BYTES_MAX,
-)
+from noetl.core.expression import plain
+from noetl.core.expression.views import part_of
 from noetl.core.reference import MEDIA_COLLECTION, Payload
 from noetl.engine.payloads import Payloads
+from noetl.engine.stored.reader import Reader
+from noetl.engine.stored.sources import settled
 
 
 async def store_rows(payloads: Payloads, rows: Sequence[object], **owner: str) -> tuple[Payload, list[Payload]]:
@@ -22,14 +21,14 @@ async def store_rows(payloads: Payloads, rows: Sequence[object], **owner: str) -
     document: dict[str, object] = {"total": len(rows)}
     made: list[Payload] = []
     carried = 0
-    if len(canonical_bytes(rows)) <= PAYLOAD_INLINE_BYTES_MAX // 2:
+    if len(canonical_bytes(rows)) <= limits.PAYLOAD_INLINE_BYTES_MAX // 2:
         document["rows"] = list(rows)
     else:
         chunks = []
         for first, chunk in _chunks(rows):
             payload = await payloads.keep_json(chunk, media_type=MEDIA_COLLECTION, **owner)
             carried += payload.reference.bytes
-            if carried <= COLLECTION_CARRIED_BYTES_MAX:
+            if carried <= limits.COLLECTION_CARRIED_BYTES_MAX:
                 made.append(payload)
             else:
                 await payloads.store(payload)
@@ -46,7 +45,7 @@ def _chunks(rows: Sequence[object]) -> list[tuple[int, list[object]]]:
     for index, row in enumerate(rows):
         chunk.append(row)
         size += len(canonical_bytes(row))
-        if len(chunk) >= COLLECTION_CHUNK_ROWS or size >= COLLECTION_CHUNK_BYTES:
+        if len(chunk) >= limits.COLLECTION_CHUNK_ROWS or size >= limits.COLLECTION_CHUNK_BYTES:
             found.append((index + 1 - len(chunk), chunk))
             chunk, size = [], 0
     if chunk:
@@ -57,10 +56,14 @@ def _chunks(rows: Sequence[object]) -> list[tuple[int, list[object]]]:
 async def rows_between(
     payloads: Payloads, collection: Mapping[str, Any], first: int, end: int, **owner: str
 ) -> list[object]:
-    """Rows of a collection as `loop.started` records it: inline, or behind a reference."""
+    """Rows of a collection as `loop.started` records it: inline, in chunks of their own, or a list in a stored result,
+    of which only the parts are read in which they stand."""
     if "ref" not in collection:
         inline: list[object] = collection["v"]
         return inline[first:end]
+    if collection["ref"]["media_type"] != MEDIA_COLLECTION:
+        entry = Reader(payloads, **owner).entry(collection)
+        return cast("list[object]", await settled(lambda: plain(part_of(entry, slice(first, end)))))
     document = await payloads.read_json(collection["ref"], **owner)
     if "rows" in document:
         rows: list[object] = document["rows"]

@@ -6,30 +6,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core import kinds
+from noetl.core import kinds, limits
 from noetl.core.codec import canonical_bytes
+from noetl.core.credential_keys import is_credential
 from noetl.core.errors import Failure, TemplateFailed
-from noetl.core.execution.looping.loops import CannotLoop, rows_of
-from noetl.core.execution.values import event_view
-from noetl.core.expression import (
-    Atom,
-    CompiledValue,
-    OutputView,
-    Template,
-    compile_template,
-    plain,
-    render,
-    render_value,
-    view_of,
-)
-from noetl.core.limits import ATOM_BYTES_MAX, PAYLOAD_INLINE_BYTES_MAX, TEMPLATE_SECONDS_MAX
-from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
+from noetl.core.execution.looping.loops import check_count, rows_of
+from noetl.core.execution.looping.policy import CannotLoop
+from noetl.core.expression import CompiledValue, Template, is_true, loaded, plain, render, render_value, sole_template
+from noetl.core.limits import TEMPLATE_SECONDS_MAX
+from noetl.core.playbook.compiled import Answer, CompiledPlaybook, CompiledStep, ServerExpression
 from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result
 from noetl.engine.payloads import Payloads
-from noetl.engine.results import failed_view, loop_records, loop_result, loop_summary
+from noetl.engine.results import loop_records
+from noetl.engine.stored.outcome import completing_names
+from noetl.engine.stored.places import StoredPlace, stored_place
+from noetl.engine.stored.reader import Reader
+from noetl.engine.stored.sources import settled
 from noetl.engine.work.collections import store_rows
 from noetl.engine.work.facts import Facts
-from noetl.engine.work.pipeline.outcome import atom_document, recorded_error
+from noetl.engine.work.keeping import seen_loop
+from noetl.engine.work.names import outcome_names
+from noetl.engine.work.pipeline.outcome import answer_bytes_max, atom_document, recorded_error
 from noetl.ports.clock import Clock
 from noetl.ports.session import CommandMessage, Fact
 from noetl.ports.tool import Renderer
@@ -46,37 +43,66 @@ class Evaluations:
         self, message: CommandMessage, playbook: CompiledPlaybook, names: dict[str, object], key: str
     ) -> Fact:
         """Compute one expression of the router where the data is."""
-        template = playbook.expressions[key].template
-        is_loop = playbook.steps[str(message.body["step"])].loop is not None
-        names.update(_completing_names(message, names, self._clock.now(), is_loop=is_loop))
+        expression = playbook.expression(key)
+        template = expression.value or expression.template
+        names.update(outcome_names(message.body, names, playbook, now=self._now(message)))
         payloads: list[Payload] = []
-        result = Result(status="ok")
         try:
-            value = await self._rendered(message, playbook, template, names)
-            if len(canonical_bytes(value)) <= ATOM_BYTES_MAX:
-                result = Result(status="ok", context={"value": value})
+            place = await self._place(template, names) if expression.answer is Answer.VALUE else None
+            if place is not None:
+                # It is stored already: the router needs to know where.
+                result = Result(status="ok", reference=place.reference, context={"at": list(place.path)})
             else:
-                payload = await self._facts.keep(message, value, MEDIA_JSON)
-                payloads.append(payload)
-                result = Result(status="ok", reference=payload.reference)
+                value = await self._rendered(message, playbook, template, names)
+                result = await self._answer(message, expression, value, payloads)
         except TemplateFailed as error:
             failure = Failure(kind="template", code=error.code, message=str(error))
             result = Result(status="error", context={"error": recorded_error(failure)})
         return _completed(message, result, payloads)
 
+    async def _answer(
+        self, message: CommandMessage, expression: ServerExpression, value: object, payloads: list[Payload]
+    ) -> Result:
+        if expression.answer is Answer.TRUTH:
+            value = is_true(value)
+        template = expression.value or expression.template
+        is_hidden = expression.is_hidden or is_credential(template.mentions, value)
+        if not is_hidden and len(canonical_bytes(value)) <= answer_bytes_max(expression.answer):
+            return Result(status="ok", context={"value": value})
+        payload = await self._facts.keep(message, value, MEDIA_JSON)
+        payloads.append(payload)
+        return Result(status="ok", reference=payload.reference)
+
+    @staticmethod
+    async def _place(value: Template | CompiledValue, names: Mapping[str, object]) -> StoredPlace | None:
+        """Where a value lies that is one stored value as it is, and too large to be an answer."""
+        template = sole_template(value)
+        if template is None or template.path is None:
+            return None
+        path = template.path
+        return await settled(lambda: stored_place(names, path, limits.ATOM_BYTES_MAX))
+
     async def collect(
         self, message: CommandMessage, playbook: CompiledPlaybook, step: CompiledStep, names: dict[str, object]
     ) -> Fact:
-        """Evaluate the collection of a loop and store it in chunks."""
+        """Evaluate the collection of a loop.  One that is stored already is read where it is; any other is stored in
+        chunks."""
         assert step.loop is not None
+        names.update(outcome_names(message.body, names, playbook, now=self._now(message)))
         made: list[Payload] = []
         try:
-            value = plain(await self._rendered(message, playbook, step.loop.collection, names))
-            rows = rows_of(step.name, value)
-            index, made = await store_rows(
-                self._payloads, rows, tenant_id=message.tenant_id, organization_id=message.organization_id
-            )
-            result = Result(status="ok", reference=index.reference, context={"total": len(rows)})
+            place = await self._place(step.loop.collection, names)
+            if place is not None and place.count is not None:
+                check_count(step.name, place.count)
+                context = {"total": place.count, "at": list(place.path)}
+                result = Result(status="ok", reference=place.reference, context=context)
+            else:
+                value = plain(await self._rendered(message, playbook, step.loop.collection, names))
+                rows = rows_of(step.name, value)
+                index, made = await store_rows(
+                    self._payloads, rows, tenant_id=message.tenant_id, organization_id=message.organization_id
+                )
+                result = Result(status="ok", reference=index.reference, context={"total": len(rows)})
         except TemplateFailed as error:
             failure = Failure(kind="template", code=error.code, message=str(error))
             result = Result(status="error", context={"error": recorded_error(failure)})
@@ -91,20 +117,24 @@ class Evaluations:
         value: Template | CompiledValue,
         names: dict[str, object],
     ) -> object:
-        strict = playbook.playbook.strict_templates
+        strict, now = playbook.playbook.strict_templates, self._now(message)
         if value.needs_child:
             return await self._renderer.render(
                 value.source,
-                {root: names[root] for root in value.roots if root in names},
-                now=self._clock.now(),
+                await settled(lambda: {root: loaded(names[root]) for root in value.roots if root in names}),
+                now=now,
                 timeout_seconds=TEMPLATE_SECONDS_MAX,
                 tenant=message.tenant_id,
                 organization=message.organization_id,
                 strict=strict,
             )
         if isinstance(value, Template):
-            return render(value, names, now=self._clock.now(), strict=strict)
-        return render_value(value, names, now=self._clock.now(), strict=strict)
+            return await settled(lambda: render(value, names, now=now, strict=strict))
+        return await settled(lambda: render_value(value, names, now=now, strict=strict))
+
+    def _now(self, message: CommandMessage) -> str:
+        """The time of the event that made the router ask: whoever evaluates, and when, must not matter."""
+        return str(message.body.get("now") or self._clock.now())
 
     async def seal(self, message: CommandMessage, step: CompiledStep) -> Fact:
         """Write the result of a loop: a manifest of its frames' outputs in item order, or the rows themselves when they
@@ -118,64 +148,32 @@ class Evaluations:
             "failed": stage["failed"],
             "status": "ok" if failure is None else "error",
             "frames": stage["outputs"],
+            **_shape(stage),
         }
         size = sum(output["ref"]["bytes"] if output["ref"] else 0 for output in stage["outputs"])
-        if size <= PAYLOAD_INLINE_BYTES_MAX // 2:
+        if size <= limits.PAYLOAD_INLINE_BYTES_MAX // 2:
             records = await loop_records(self._payloads, document, **owner)
             document["frames"] = [{"first": 0, "rows": stage["total"], "ref": None, "records": records}]
         payload = await self._facts.keep(message, document, MEDIA_LOOP)
-        context: dict[str, object] = {}
+        reader = Reader(self._payloads, **owner)
+        seen = await settled(lambda: seen_loop(reader, step, document, payload=payload, size=size, error=failure))
+        context = seen.context()
         if step.atoms:
-            names = await self._loop_names(message, step, document, failure)
-            context["atoms"] = atom_document(step.atoms, names)
-        if failure is not None:
-            context["error"] = failure
+            names = completing_names(step.name, seen.envelope, seen.view)
+            names |= {"fanin": document["fanin"]} if "fanin" in document else {}
+            context["atoms"] = await settled(lambda: atom_document(step.atoms, names))
         result = Result(status=document["status"], reference=payload.reference, context=context)
         event_type = kinds.COMMAND_COMPLETED if failure is None else kinds.COMMAND_FAILED
         return _completed(message, result, [payload], event_type)
 
-    async def _loop_names(
-        self,
-        message: CommandMessage,
-        step: CompiledStep,
-        document: Mapping[str, Any],
-        failure: Mapping[str, Any] | None,
-    ) -> dict[str, object]:
-        """What atoms about a loop see.  Rows are read only when one of them looks at rows."""
-        owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
-        if any(_looks_at_rows(atom) for atom in step.atoms):
-            value = loop_result(document, await loop_records(self._payloads, document, **owner))
-        else:
-            value = loop_summary(document)
-        if failure is not None:
-            value = failed_view(failure, value)
-        rows = value.get("results", [])
-        view = view_of(value, extras={"data": rows, "result": rows})
-        output = OutputView(status="ok" if failure is None else "error", data=value, error=failure)
-        return {
-            step.name: view,
-            "steps": {step.name: view},
-            "output": output,
-            "outcome": output,
-            "result": view,
-            "response": view,
-            "error": failure,
-        }
 
-
-_WITHOUT_ROWS = frozenset(("stats", "count", "status", "error"))
-
-
-def _looks_at_rows(atom: Atom) -> bool:
-    """Whether an atom reads anything of a loop's result beside its summary."""
-    template = compile_template("{{ " + atom.expression + " }}")
-    for mention in template.mentions:
-        path = mention[2:] if mention[0] == "steps" else mention[1:]
-        if path[:1] == ("data",) and mention[0] in ("output", "outcome"):
-            path = path[1:]
-        if not path or path[0] not in _WITHOUT_ROWS:
-            return True
-    return not template.mentions
+def _shape(stage: Mapping[str, Any]) -> dict[str, object]:
+    """What the result says besides when the pipeline ran once per frame, or over shards."""
+    shape: dict[str, object] = {"count": len(stage["outputs"])} if stage.get("framewise") else {}
+    if "fanin" in stage:
+        refs = [output["ref"] for output in stage["outputs"] if output["ref"] and not output.get("failed")]
+        shape["fanin"] = {**stage["fanin"], "refs": refs}
+    return shape
 
 
 def _completed(
@@ -189,16 +187,3 @@ def _completed(
         result=result.to_json(),
         payloads=payloads,
     )
-
-
-def _completing_names(message: CommandMessage, names: dict[str, Any], now: str, *, is_loop: bool) -> dict[str, object]:
-    """`output` and its companions, for an expression about a step that has already ended."""
-    step = str(message.body["step"])
-    envelopes: Any = message.body["steps"]
-    envelope, view = envelopes.get(step), names["steps"].get(step)
-    if envelope is None:
-        return {}
-    error = envelope.get("error")
-    output = OutputView(status=envelope["status"], data=plain(view), ref=envelope["ref"], error=error)
-    event = event_view(step, has_failed=envelope["status"] == "error", is_loop=is_loop, now=now)
-    return {"output": output, "outcome": output, "result": view, "response": view, "error": error, "event": event}

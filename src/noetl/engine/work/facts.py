@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from noetl.core import kinds
+from noetl.core import kinds, limits
 from noetl.core.codec import canonical_bytes
+from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure
-from noetl.core.expression import plain
-from noetl.core.limits import CONTEXT_ENTRY_BYTES_MAX
+from noetl.core.execution.writes import compacted
 from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
 from noetl.engine.payloads import Payloads
-from noetl.engine.results import pipeline_result
-from noetl.engine.work.pipeline.outcome import TaskOutcome, atom_document, recorded_error
+from noetl.engine.stored.outcome import completing_names
+from noetl.engine.work.keeping import kept_document, seen_result
+from noetl.engine.work.pipeline.outcome import atom_document, recorded_error
 from noetl.engine.work.pipeline.run import Ended
 from noetl.ports.clock import Clock
 from noetl.ports.session import CommandMessage, Fact
@@ -30,7 +30,7 @@ class Facts:
     async def waiting(self, message: CommandMessage, ended: Ended) -> Fact:
         assert ended.wait is not None
         payload = await self.keep(message, ended.run.to_json(), MEDIA_JSON)
-        writes, moved = await self.writes(message, ended.run.writes, ended.variables)
+        writes, moved = await self.writes(message, ended.run.writes)
         return Fact(
             execution_id=message.execution_id,
             command_id=message.command_id,
@@ -48,7 +48,7 @@ class Facts:
         assert request is not None
         resume = await self.keep(message, ended.run.to_json(), MEDIA_JSON)
         given = await self.keep(message, request.payload, MEDIA_JSON)
-        writes, moved = await self.writes(message, ended.run.writes, ended.variables)
+        writes, moved = await self.writes(message, ended.run.writes)
         return Fact(
             execution_id=message.execution_id,
             command_id=message.command_id,
@@ -59,64 +59,64 @@ class Facts:
                 "task": request.task,
                 "path": request.path,
                 "version": request.version,
+                "catalog_id": request.catalog_id,
                 "payload": given.reference.to_json(),
                 "return_step": request.return_step,
                 "waits": request.waits,
                 "timeout_seconds": request.timeout_seconds,
+                **({} if request.iteration is None else {"iter": request.iteration}),
             },
             payload_ref=resume.reference.to_json(),
             payloads=[resume, given, *moved],
         )
 
     async def writes(
-        self, message: CommandMessage, items: list[dict[str, Any]], variables: Mapping[str, object]
+        self, message: CommandMessage, items: list[dict[str, Any]]
     ) -> tuple[list[dict[str, object]], list[Payload]]:
-        """The pipeline's context writes.  A key whose value is large, or was held by reference, is written whole and
-        by reference."""
-        context: Any = message.body["ctx"]
-        whole = {
-            str(path[0])
-            for path, value in ((item["path"], item["v"]) for item in items)
-            if len(canonical_bytes(value)) > CONTEXT_ENTRY_BYTES_MAX
-            or (len(path) > 1 and "ref" in context.get(path[0], ()))
-        }
-        writes = [item for item in items if item["path"][0] not in whole]
-        payloads = []
-        for name in sorted(whole):
-            payload = await self.keep(message, variables[name], MEDIA_JSON)
+        """The pipeline's context writes.  A value that is large, that looks like a credential, or for which the event
+        has no room, is written by reference."""
+        writes: list[dict[str, object]] = []
+        payloads: list[Payload] = []
+        room = limits.CONTEXT_INLINE_BYTES_MAX
+        for item in compacted(items):
+            path, value = item["path"], item["v"]
+            size = len(canonical_bytes(value))
+            if size <= min(limits.CONTEXT_ENTRY_BYTES_MAX, room) and credential_at(value, path) is None:
+                room -= size
+                writes.append(item)
+                continue
+            payload = await self.keep(message, value, MEDIA_JSON)
             payloads.append(payload)
-            writes.append({"path": [name], "ref": payload.reference.to_json(), "at": []})
+            writes.append({"path": path, "ref": payload.reference.to_json(), "at": []})
         return writes, payloads
 
     async def finished(self, message: CommandMessage, step: CompiledStep, ended: Ended, started: float) -> Fact:
         """Persist the result, evaluate the atoms against it, and say how the step ended."""
         run, failure = ended.run, ended.failure
-        if step.is_pipeline:
-            value: object = pipeline_result(run.order, run.results)
-            kept: object = {"order": run.order, "results": run.results}
-            media_type = MEDIA_PIPELINE
-        else:
-            value = kept = ended.last.value if ended.last is not None else None
-            media_type = MEDIA_JSON
+        document = kept_document(step, ended)
+        payload: Payload | None = None
         payloads: list[Payload] = []
-        reference = None
-        if failure is None or kept is not None:
-            payload = await self.keep(message, kept, media_type)
+        if failure is None or document is not None:
+            payload = await self.keep(message, document, MEDIA_PIPELINE if step.is_pipeline else MEDIA_JSON)
             payloads.append(payload)
-            reference = payload.reference
-        writes, moved = await self.writes(message, ended.run.writes, ended.variables)
+        seen = seen_result(step, ended, payload, None if failure is None else recorded_error(failure))
+        if step.reports_meta and ended.last is not None:
+            seen.envelope["meta"] = ended.last.meta()
+        writes, moved = await self.writes(message, ended.run.writes)
         payloads.extend(moved)
-        context: dict[str, object] = {}
+        context = seen.context()
         if step.atoms:
-            context["atoms"] = atom_document(step.atoms, _atom_names(step.name, value, ended))
-        if failure is not None:
-            context["error"] = recorded_error(failure)
+            traceback = ended.last.traceback if ended.last is not None else None
+            names = completing_names(step.name, seen.envelope, seen.view, traceback)
+            context["atoms"] = atom_document(step.atoms, names)
         meta: dict[str, object] = {
             "duration_ms": round((self._clock.monotonic() - started) * 1000, 3),
             "tasks": ended.tasks,
         }
         if ended.warnings:
             meta["warnings"] = ended.warnings
+        if run.scripts:
+            meta["scripts"] = run.scripts
         for name, text in (
             ("stdout", ended.stdout),
             ("traceback", ended.last.traceback if ended.last else None),
@@ -131,7 +131,9 @@ class Facts:
             attempt=message.attempt,
             event_type=kinds.COMMAND_FAILED if failure is not None else kinds.COMMAND_COMPLETED,
             result=Result(
-                status="error" if failure is not None else "ok", reference=reference, context=context
+                status="error" if failure is not None else "ok",
+                reference=None if payload is None else payload.reference,
+                context=context,
             ).to_json(),
             writes=writes or None,
             meta=meta,
@@ -177,30 +179,3 @@ def stopped(message: CommandMessage) -> Fact:
         return fact
     stage: Any = message.body["stage"]
     return fact._replace(meta={"outcomes": {"success": 0, "failed": 0, "skipped": stage["rows"]}})
-
-
-def _atom_names(step: str, value: object, ended: Ended) -> dict[str, object]:
-    """The completing step under its own name and as `output`."""
-    failure = ended.failure
-    last = ended.last
-    outcome = TaskOutcome(
-        value=value,
-        failure=failure,
-        attempt=last.attempt if last else 1,
-        duration_ms=last.duration_ms if last else 0.0,
-        started_at=last.started_at if last else "",
-        traceback=last.traceback if last else None,
-        facts=last.facts if last else None,
-    )
-    output = outcome.output()
-    view = outcome.view()
-    error = plain(output["error"]) if failure is not None else None
-    return {
-        step: view,
-        "steps": {step: view},
-        "output": output,
-        "outcome": output,
-        "result": view,
-        "response": view,
-        "error": error,
-    }

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
+from noetl.core.secret import Secret
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
+from noetl.engine.work.calling.tokens import TokenCache
 from noetl.ports.clock import Clock
+from noetl.ports.scripts import ScriptFiles
 from noetl.ports.secrets import CredentialSource
 from noetl.ports.session import WorkerSession
 from noetl.ports.tool import Renderer, Tool
@@ -22,3 +25,10 @@ class WorkerParts:
     renderer: Renderer
     clock: Clock
     credentials: CredentialSource
+    environment: Mapping[str, Secret[str]] = field(default_factory=dict)
+    """Variables of this process that playbooks may use as credentials."""
+    tokens: TokenCache = field(default_factory=TokenCache)
+    pick_below: Callable[[int], int] | None = None
+    """Chance, for the filter `random`: an index below a number."""
+    scripts: ScriptFiles | None = None
+    """Files of this machine that tasks may run; those that are pinned need none."""

@@ -18,7 +18,8 @@ from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.engine.work.children import child_outcome
 from noetl.engine.work.evaluations import Evaluations
 from noetl.engine.work.facts import Facts, failed, stopped
-from noetl.engine.work.frames import FrameRun
+from noetl.engine.work.frames.frame import FrameRun
+from noetl.engine.work.frames.sealing import seal_cursor
 from noetl.engine.work.names import NameBuilder
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.interpreter import Pipeline
@@ -124,6 +125,8 @@ class Worker:
         if body["kind"] == "collect":
             return await self._evaluations.collect(message, playbook, step, names)
         if body["kind"] == "seal":
+            if "cursor" in body["stage"]:
+                return await seal_cursor(self._facts, message, step)
             return await self._evaluations.seal(message, step)
         if body["kind"] == "frame":
             frame = FrameRun(

@@ -7,7 +7,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noetl.core.errors import ExecutionUnknown, RequestInvalid
-from noetl.core.limits import IDEMPOTENCY_KEY_CHARS_MAX, REQUEST_BYTES_MAX, REQUEST_DEPTH_MAX
+from noetl.core.limits import (
+    IDEMPOTENCY_KEY_CHARS_MAX,
+    REQUEST_BYTES_MAX,
+    REQUEST_DEPTH_MAX,
+    SCRIPT_URI_CHARS_MAX,
+    SCRIPTS_MAX,
+)
 from noetl.processes.server.problems import Refusal, too_large
 
 JSON = "application/json"
@@ -65,6 +71,19 @@ def execution_id_of(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) >= 2**63:
         raise ExecutionUnknown(f"there is no execution {text[:40]!r}: an id is a number of up to 19 digits")
     return int(text)
+
+
+def scripts_of(given: object) -> dict[str, str]:
+    """Texts of scripts by path, as a client sends them along with a playbook."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict) or not all(isinstance(text, str) for text in given.values()):
+        raise RequestInvalid("scripts must be texts by path")
+    if len(given) > SCRIPTS_MAX or any(not 0 < len(path) <= SCRIPT_URI_CHARS_MAX for path in given):
+        raise RequestInvalid(
+            f"scripts are at most {SCRIPTS_MAX}, each with a path of 1 to {SCRIPT_URI_CHARS_MAX} characters"
+        )
+    return given
 
 
 def idempotency_key_of(request: Request) -> str | None:

@@ -32,12 +32,23 @@ class StartBody(BaseModel):
     file: str | None = Field(default=None, description="its name, for messages")
     path: str | None = Field(default=None, description="a playbook of the catalog, instead of a text")
     version: int | None = Field(default=None, description="of that playbook; the newest when it is not given")
+    catalog_id: str | None = Field(default=None, description="one version of the catalog, instead of a path")
+    scripts: dict[str, str] | None = Field(
+        default=None, description="texts of scripts that the playbook names, by path"
+    )
     payload: dict[str, Any] | None = Field(default=None, description="values for the workload")
 
 
 class Warned(BaseModel):
+    """What is to be said about a playbook, and where in its text."""
+
     code: str
     message: str
+    file: str | None = None
+    line: int | None = None
+    column: int | None = None
+    step: str | None = None
+    field: str | None = None
 
 
 class StartedView(BaseModel):
@@ -62,11 +73,14 @@ class ExecutionsView(BaseModel):
 
 
 class ExecutionView(ExecutionRowView):
-    """`position` is the last position of its shard that this answer includes."""
+    """`position` is the last position of its shard that this answer includes; `catalog` is the version of the catalog
+    that it runs, null for a text that was handed in."""
 
     version: int
     position: int
     steps: dict[str, Any]
+    catalog: dict[str, Any] | None
+    warnings: list[Warned]
     error: dict[str, Any] | None
     result: Any
 

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from noetl.core.reference import Payload
 from noetl.engine.catalog import CatalogService
 from noetl.engine.credentials import CredentialService
 from noetl.engine.executions import ExecutionService
@@ -19,6 +20,8 @@ from noetl.processes.server.owners import Owner
 
 
 class SmallPayloads(Protocol):
+    async def put(self, payload: Payload) -> None: ...
+
     async def find(self, sha256: str, *, tenant_id: str, organization_id: str) -> tuple[bytes, str] | None:
         """Bytes and their media type."""
         ...

@@ -21,6 +21,7 @@ from noetl.core.errors import (
     PayloadMissing,
     PlaybookInvalid,
     PlaybookUnknown,
+    Problem,
     RequestInvalid,
     StageUnknown,
     Transient,
@@ -88,23 +89,24 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode("utf-8")
 
 
+def finding(one: Problem) -> dict[str, object]:
+    """A finding about a playbook, an error or a warning: what, and where."""
+    return {
+        "code": one.code,
+        "message": _plain(one.message),
+        "file": None if one.file is None else _plain(one.file),
+        "line": one.line,
+        "column": one.column,
+        "step": None if one.step is None else _plain(one.step),
+        "field": None if one.field is None else _plain(one.field),
+    }
+
+
 def of_error(error: NoetlError) -> Response:
     """The answer for an error of the engine."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 409)
     if isinstance(error, PlaybookInvalid):
-        found = [
-            {
-                "code": p.code,
-                "message": _plain(p.message),
-                "file": None if p.file is None else _plain(p.file),
-                "line": p.line,
-                "column": p.column,
-                "step": None if p.step is None else _plain(p.step),
-                "field": None if p.field is None else _plain(p.field),
-            }
-            for p in error.problems
-        ]
-        return problem(status, error.code, str(error), problems=found)
+        return problem(status, error.code, str(error), problems=[finding(one) for one in error.problems])
     if isinstance(error, FrameAlreadyTerminal):
         return problem(status, error.code, str(error), terminal_event_id=str(error.event_id))
     return problem(status, error.code, str(error), headers={"Retry-After": "1"} if status == 503 else None)

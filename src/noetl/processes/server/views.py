@@ -12,7 +12,9 @@ _IDS = ("execution_id", "event_id", "causation_id", "parent_event_id", "parent_e
 
 
 def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
-    steps = {name: _step_view(state, name, run) for name, run in state.runs.items()}
+    # A step of which it is not known yet whether it may run is live, but has no run.
+    turns = {**state.runs, **state.issued_steps}
+    steps = {name: _step_view(state, name, run) for name, run in turns.items()}
     error = None
     if state.failure is not None:
         error = {"step": state.failure.get("step"), **_mapping(state.failure.get("error"))}
@@ -28,9 +30,17 @@ def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
         "version": state.version,
         "position": position,
         "steps": steps,
+        "catalog": _catalog_view(state),
+        "warnings": [dict(warning) for warning in state.warnings],
         "error": error,
         "result": None,
     }
+
+
+def _catalog_view(state: ExecutionState) -> dict[str, object] | None:
+    if state.catalog_id is None:
+        return None
+    return {"id": state.catalog_id, "version": state.catalog_version}
 
 
 def _step_view(state: ExecutionState, name: str, run: int) -> dict[str, Any]:
@@ -42,7 +52,9 @@ def _step_view(state: ExecutionState, name: str, run: int) -> dict[str, Any]:
 
 
 def _step_status(state: ExecutionState, name: str, run: int) -> str:
-    """Of the last run of a step."""
+    """Of the last run of a step, or of the turn in which it did not run."""
+    if state.skipped_steps.get(name) == run:
+        return "skipped"
     command = state.commands.get(f"{name}#{run}")
     if command is not None:
         return str(command.status)

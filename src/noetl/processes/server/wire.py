@@ -49,6 +49,11 @@ class FactsIn(msgspec.Struct, forbid_unknown_fields=True):
     facts: list[msgspec.Raw]
 
 
+class IndexIn(msgspec.Struct, forbid_unknown_fields=True):
+    sha256: str
+    bytes: int
+
+
 class ReferenceIn(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
     uri: str
@@ -59,6 +64,7 @@ class ReferenceIn(msgspec.Struct, forbid_unknown_fields=True):
     row_count: int | None = None
     schema_digest: str | None = None
     compression: str | None = None
+    index: IndexIn | None = None
 
 
 _facts = msgspec.json.Decoder(FactsIn)
@@ -199,8 +205,9 @@ def _check_reference(place: str, document: object, message: CommandMessage) -> N
         reference = msgspec.convert(document, ReferenceIn)
     except (msgspec.ValidationError, RecursionError) as error:
         raise EnvelopeInvalid(f"{place} is not a reference: {error}") from error
-    if len(reference.sha256) != 64 or not _HEX.issuperset(reference.sha256) or reference.bytes < 0:
-        raise EnvelopeInvalid(f"{place}: sha256 must be a lower-case hexadecimal digest, bytes a size")
+    for one in (reference, reference.index):
+        if one is not None and (len(one.sha256) != 64 or not _HEX.issuperset(one.sha256) or one.bytes < 0):
+            raise EnvelopeInvalid(f"{place}: sha256 must be a lower-case hexadecimal digest, bytes a size")
     if reference.uri != payload_locator(message.tenant_id, message.organization_id, reference.sha256):
         raise EnvelopeInvalid(f"{place}: the uri is not that of this digest for the command's tenant and organization")
 

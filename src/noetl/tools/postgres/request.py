@@ -23,15 +23,13 @@ class Request:
     search_path: str | None = None
 
 
-def read_request(fields: Mapping[str, object]) -> Request:
+def read_request(fields: Mapping[str, object], script: str | None = None) -> Request:
     """What to run, in order.  Raises ToolFailed."""
     direct = sorted(CONNECTION_FIELDS & fields.keys())
     if direct:
         names = ", ".join(direct)
         raise failed("config", f"{names}: a tool has no connection of its own; register a credential and use auth")
-    if fields.get("script") is not None:
-        raise failed("unsupported", "script is not supported by this release, put the SQL into command")
-    texts = _texts(fields)
+    texts = _texts(fields) if script is None else [script]
     params = fields.get("params")
     bound = _with_params(texts, params) if params else [Bound(one) for text in texts for one in statements(text)]
     if not bound:
@@ -47,7 +45,9 @@ def _texts(fields: Mapping[str, object]) -> list[str]:
     given = [name for name in SQL_FIELDS if fields.get(name) is not None or fields.get(f"{name}_b64") is not None]
     if not given:
         names = ", ".join(SQL_FIELDS)
-        raise failed("config", f"no SQL: one of {names}, or one of them with _b64, is required and may not be null")
+        raise failed(
+            "config", f"no SQL: one of {names}, one of them with _b64, or script is required and may not be null"
+        )
     if len(given) > 1:
         raise failed("config", f"{' and '.join(given)} are both given: use one, a list runs several in order")
     name = given[0]

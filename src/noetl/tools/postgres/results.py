@@ -39,7 +39,7 @@ async def run_all(
             if request.search_path is not None:
                 await connection.execute(f"SET search_path TO {request.search_path}")
             for bound in request.statements:
-                result = await _run(connection, bound)
+                result = await run_one(connection, bound)
                 results.append(result)
     except ParamsInvalid as error:
         return failed("config", f"statement {len(results)}: {error}").failure
@@ -60,7 +60,8 @@ async def run_all(
     return None
 
 
-async def _run(connection: Any, bound: Bound) -> Result:
+async def run_one(connection: Any, bound: Bound) -> Result:
+    """Run one statement; raises what the driver raises, or ParamsInvalid."""
     # Unnamed statements: their texts rarely come twice, and a pooler between us and the server can take them.
     statement = await connection.prepare(bound.text)
     values = bound.values

@@ -69,6 +69,7 @@ _ESCAPED_END = re.compile(r"(?:[^'\\]++|\\.?|'')*+(?:'|\Z)", re.DOTALL)
 _CONTINUED = re.compile(r"(?:[ \t\f\v]|--[^\n\r]*+)*+[\n\r](?:[ \t\n\r\f\v]|--[^\n\r]*+[\n\r])*+'")
 _LINE_END = re.compile(r"[\n\r]")
 _BLOCK_EDGE = re.compile(r"/\*|\*/")
+_WORD = re.compile(r"[A-Za-z]+")
 _SPACES = re.compile(r"[ \t\n\r\f\v]*")
 
 
@@ -101,6 +102,12 @@ def speaks_to_client(statement: str) -> bool:
         return False
     words = [statement[start:end].lower() for kind, start, end in _shallow(statement) if kind == "word"]
     return any(before in ("from", "to") and word in ("stdin", "stdout") for before, word in pairwise(words))
+
+
+def first_word(statement: str) -> str:
+    """What a statement begins with, behind its comments, in small letters."""
+    word = _WORD.match(statement, _content_start(statement))
+    return word[0].lower() if word is not None else ""
 
 
 def _statements(text: str) -> tuple[str, ...]:

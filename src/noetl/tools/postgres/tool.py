@@ -8,6 +8,7 @@ import asyncio
 
 from noetl.core.errors import Failure, ToolFailed
 from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
+from noetl.tools.postgres.claims import PostgresClaims
 from noetl.tools.postgres.failures import pg_facts
 from noetl.tools.postgres.pools import Pools
 from noetl.tools.postgres.request import read_request
@@ -15,11 +16,13 @@ from noetl.tools.postgres.results import Result, run_all, value_of
 from noetl.tools.postgres.target import credential_of
 
 
-class PostgresTool:
+class PostgresTool(PostgresClaims):
+    """Runs tasks, and claims the rows of cursors over the same connections."""
+
     kind = "postgres"
 
     def __init__(self, settings: ToolSettings) -> None:
-        self._pools = Pools(settings.postgres_private_hosts)
+        super().__init__(Pools(settings.postgres_private_hosts))
 
     async def start(self) -> None:
         return None
@@ -32,7 +35,7 @@ class PostgresTool:
         results: list[Result] = []
         failure: Failure | None = None
         try:
-            request = read_request(call.fields)
+            request = read_request(call.fields, None if call.script is None else call.script.text)
             credential = credential_of(call.auth, call.fields.get("auth") or call.fields.get("credential"))
             pool = self._pools.of(credential, tenant_id=call.tenant_id, organization_id=call.organization_id)
             async with pool.connection(until) as connection:

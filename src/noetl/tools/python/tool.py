@@ -6,8 +6,9 @@ import base64
 import binascii
 from collections.abc import Mapping
 
-from noetl.core.errors import Failure
+from noetl.core.errors import Failure, ToolFailed
 from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
+from noetl.tools.python.environment import environment_of
 from noetl.tools.python.pool import ChildPool, PythonTask
 
 
@@ -26,10 +27,14 @@ class PythonTool:
         await self._pool.close()
 
     async def run(self, call: ToolCall) -> ToolResult:
-        code = _code(call.fields)
+        code = _code(call.fields) if call.script is None else call.script.text
         if isinstance(code, Failure):
             return ToolResult(failure=code)
-        libs, env = call.fields.get("libs"), call.fields.get("env")
+        try:
+            environment = environment_of(call)
+        except ToolFailed as error:
+            return ToolResult(failure=error.failure)
+        libs = call.fields.get("libs")
         run = self._pool.run_row if call.is_row else self._pool.run
         outcome = await run(
             PythonTask(
@@ -38,9 +43,9 @@ class PythonTool:
                 names=call.names,
                 context=call.context,
                 libs=libs if isinstance(libs, dict) else {},
-                env={str(k): str(v) for k, v in env.items()} if isinstance(env, dict) else {},
+                env=environment,
                 timeout_seconds=call.timeout_seconds,
-                filename=f"<{call.step}/{call.label}>",
+                filename=f"<{call.step}/{call.label}>" if call.script is None else call.script.name,
             ),
             tenant=call.tenant_id,
             organization=call.organization_id,
@@ -77,8 +82,6 @@ class PythonTool:
 
 def _code(fields: Mapping[str, object]) -> str | Failure:
     """The program text: `code_b64` before `code`."""
-    if "script" in fields:
-        return Failure(kind="unsupported", message="python: script is not supported by this release, use code")
     encoded = fields.get("code_b64")
     if encoded is not None:
         try:
@@ -87,5 +90,5 @@ def _code(fields: Mapping[str, object]) -> str | Failure:
             return Failure(kind="config", message=f"python: code_b64 is not base64 of UTF-8 text: {error}")
     code = fields.get("code")
     if code is None:
-        return Failure(kind="config", message="python: one of code or code_b64 is required")
+        return Failure(kind="config", message="python: one of script, code_b64 or code is required")
     return str(code)

@@ -31,6 +31,10 @@ class PostgresCatalog:
                     media_type=content.media_type,
                     name=content.name,
                     payload=canonical_json(dict(content.payload)),
+                    catalog_id=content.catalog_id,
+                    scripts=canonical_json(dict(content.scripts)),
+                    scripts_sha256=content.scripts_sha256,
+                    warnings=canonical_json(list(content.warnings)),
                 )
             except TransitionConflict:
                 continue  # another one took this number or added this content; it has committed, so we see it now
@@ -44,6 +48,15 @@ class PostgresCatalog:
             query(FILE, "catalog_entry"),
             path=path,
             version=version,
+            tenant_id=tenant_id,
+            organization_id=organization_id,
+        )
+        return _entry(rows[0]) if rows else None
+
+    async def find_id(self, catalog_id: int, *, tenant_id: str, organization_id: str) -> CatalogEntry | None:
+        rows = await self._reader.fetch(
+            query(FILE, "catalog_entry_by_id"),
+            catalog_id=catalog_id,
             tenant_id=tenant_id,
             organization_id=organization_id,
         )
@@ -72,6 +85,8 @@ class PostgresCatalog:
 
 def _entry(row: Any) -> CatalogEntry:
     payload: Any = parse_json(row["payload"])
+    scripts: Any = parse_json(row["scripts"])
+    warnings: Any = parse_json(row["warnings"])
     return CatalogEntry(
         tenant_id=row["tenant_id"],
         organization_id=row["organization_id"],
@@ -81,5 +96,9 @@ def _entry(row: Any) -> CatalogEntry:
         media_type=row["media_type"],
         name=row["name"],
         payload=payload,
+        catalog_id=row["catalog_id"],
+        scripts=scripts,
+        scripts_sha256=row["scripts_sha256"],
+        warnings=warnings,
         created_at=iso(row["created_at"]),
     )

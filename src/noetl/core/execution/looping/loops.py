@@ -6,44 +6,36 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from noetl.core import kinds
+from noetl.core import kinds, limits
 from noetl.core.codec import canonical_bytes, parse_json
 from noetl.core.errors import EnvelopeInvalid, TemplateFailed
 from noetl.core.event import Draft
+from noetl.core.execution.looping import cursors
+from noetl.core.execution.looping.dispatching import dispatched
+from noetl.core.execution.looping.policy import CannotLoop, stage_policy
 from noetl.core.execution.state import Entry, ExecutionState, Stage, StagePolicy
 from noetl.core.execution.values import NeedsWorker, Scene, evaluate_value
 from noetl.core.limits import (
-    CONTEXT_ENTRY_BYTES_MAX,
     FRAME_LANE_ROWS,
     FRAME_LANES,
     FRAME_MS_AIM,
     FRAME_ROWS_MAX,
     FRAME_TAIL_SHARE,
-    LOOP_IN_FLIGHT_MAX,
     LOOP_ITEMS_MAX,
 )
 from noetl.core.playbook.compiled import CompiledLoop, CompiledStep
 
 # The answer of a `collect` command among the answers to a step's questions.
 COLLECT = "collect"
-# A loop whose pipeline waits for another execution must not hold a slot for several rows at once.
-_WAITING_KINDS = frozenset(("playbook",))
 
 
 class Opened(NamedTuple):
-    """A stage that can begin: its rows and how to work them off."""
+    """A stage that can begin: its rows, or where they are claimed, and how to work them off."""
 
-    collection: Entry
+    collection: Entry | None
     total: int
     policy: StagePolicy
-
-
-class CannotLoop(Exception):
-    """The loop cannot begin; `error` is what its step fails with."""
-
-    def __init__(self, code: str, message: str, kind: str = "config") -> None:
-        super().__init__(message)
-        self.error: Mapping[str, object] = {"kind": kind, "code": code, "retryable": False, "message": message}
+    cursor: Mapping[str, object] | None = None
 
 
 class NeedsCollection(Exception):
@@ -52,15 +44,9 @@ class NeedsCollection(Exception):
 
 def open_loop(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> Opened:
     """Evaluate what the loop needs to begin.  Raises NeedsWorker, NeedsCollection or CannotLoop."""
-    policy = StagePolicy(
-        is_sequential=loop.loop.is_sequential,
-        max_in_flight=_in_flight(scene, step, loop),
-        is_best_effort=loop.loop.is_best_effort,
-        frame_rows=loop.loop.frame_rows,
-        max_attempts=loop.loop.max_attempts,
-        retry_mode=loop.loop.retry_mode,
-        one_row_frames=any(task.kind in _WAITING_KINDS for task in step.tasks),
-    )
+    policy, frame = stage_policy(scene, step, loop)
+    if loop.cursor is not None:
+        return Opened(None, 0, policy, cursors.open_cursor(scene, step.name, loop.cursor, frame))
     answer = scene.answers.get(COLLECT)
     if answer is not None:
         return _collected(step, answer, policy)
@@ -73,7 +59,7 @@ def open_loop(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> Opened:
     if not entry.is_inline:
         raise NeedsCollection
     rows = rows_of(step.name, entry.value)
-    if len(_stored(step.name, rows)) > CONTEXT_ENTRY_BYTES_MAX:
+    if len(_stored(step.name, rows)) > limits.CONTEXT_ENTRY_BYTES_MAX:
         raise NeedsCollection
     return Opened(Entry(rows), len(rows), policy)
 
@@ -97,10 +83,14 @@ def rows_of(step: str, value: object) -> list[object]:
     else:
         what = "nothing" if value is None else f"{value!r}"
         raise CannotLoop("loop_not_iterable", f"step {step!r}: loop.in gave {what}, which is no collection")
-    if len(rows) > LOOP_ITEMS_MAX:
-        message = f"step {step!r}: loop.in has {len(rows):,} items, the limit is {LOOP_ITEMS_MAX:,}"
-        raise CannotLoop("loop_too_large", message)
+    check_count(step, len(rows))
     return rows
+
+
+def check_count(step: str, count: int) -> None:
+    if count > LOOP_ITEMS_MAX:
+        message = f"step {step!r}: loop.in has {count:,} items, the limit is {LOOP_ITEMS_MAX:,}"
+        raise CannotLoop("loop_too_large", message)
 
 
 def _parsed(text: str) -> object:
@@ -118,31 +108,16 @@ def _collected(step: CompiledStep, answer: Mapping[str, object], policy: StagePo
     assert isinstance(context, Mapping)
     error = context.get("error")
     if isinstance(error, Mapping):
-        message = f"step {step.name!r}, loop.in: {error.get('message')}"
+        # What is no collection says so itself, whoever looked at it.
+        where = f"step {step.name!r}, loop.in: " if error.get("kind") != "config" else ""
+        message = f"{where}{error.get('message')}"
         raise CannotLoop(str(error.get("code")), message, str(error.get("kind")))
     total = context["total"]
     assert isinstance(total, int)
     assert isinstance(reference, Mapping)
-    return Opened(Entry(None, reference), total, policy)
-
-
-def _in_flight(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> int:
-    where = f"step {step.name!r}: loop.spec.max_in_flight"
-    try:
-        entry = evaluate_value(scene, loop.max_in_flight)
-    except TemplateFailed as error:
-        raise CannotLoop("template_failed", f"{where}: {error}") from error
-    number = _whole(entry.value)
-    if number is None or not 1 <= number <= LOOP_IN_FLIGHT_MAX:
-        message = f"{where} must be a whole number from 1 to {LOOP_IN_FLIGHT_MAX:,}, not {entry.value!r}"
-        raise CannotLoop("max_in_flight", message)
-    return number
-
-
-def _whole(value: object) -> int | None:
-    if isinstance(value, str) and value.strip().isdecimal():
-        return int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    at = context.get("at", ())
+    assert isinstance(at, list | tuple)
+    return Opened(Entry(None, reference, tuple(at)), total, policy)
 
 
 # --- events ----------------------------------------------------------------------------------------------
@@ -155,9 +130,12 @@ def started(stage_id: str, step: str, run: int, opened: Opened, *, parents: list
         "run": run,
         "parents": parents,
         "total": opened.total,
-        "collection": opened.collection.to_json(),
         "policy": {name: value for name, value in policy._asdict().items() if value is not None},
     }
+    if opened.collection is not None:
+        meta["collection"] = opened.collection.to_json()
+    if opened.cursor is not None:
+        meta["cursor"] = opened.cursor
     if closing:
         meta["closing"] = True
     return Draft(
@@ -180,6 +158,11 @@ def ended(stage: Stage, status: str, error: Mapping[str, object] | None, *, clos
     }
     if error is not None:
         meta["error"] = error
+    if stage.policy.shard_retries is not None:
+        meta["fanin"] = fanin(stage, has_failed=error is not None)
+    if stage.capped:
+        limit = f"{stage.policy.slot_rows_max:,}"
+        meta["warnings"] = [f"{stage.capped} slots ended at their limit of {limit} rows: rows may be left"]
     if closing:
         meta["closing"] = True
     return Draft(
@@ -190,18 +173,33 @@ def ended(stage: Stage, status: str, error: Mapping[str, object] | None, *, clos
     )
 
 
+def fanin(stage: Stage, *, has_failed: bool) -> dict[str, object]:
+    """What became of the shards of a fan-out."""
+    shards, size = stage.shards, stage.policy.frame_rows or 1
+    status = "failed" if has_failed else "partial" if shards.failed else "complete"
+    total = math.ceil(stage.total / size)
+    return {"status": status, "total": total, "succeeded": shards.succeeded, "failed": shards.failed}
+
+
 def end_of(stage: Stage, state: ExecutionState) -> Draft | None:
     """The end of a stage, when nothing of it is left to run."""
-    if stage.collection is None or stage.is_sealing or stage.open_frames:
+    if not stage.is_open or stage.is_sealing or stage.open_frames:
         return None
     if stage.failure is not None:
         return ended(stage, "failed", stage.failure)
-    if stage.next_index >= stage.total:
-        return ended(stage, "ok", None)
+    if _is_worked_off(stage):
+        error = stage.claim_failure or (None if stage.policy.allows_partial else stage.shards.error)
+        return ended(stage, "ok" if error is None else "failed", error)
     if not may_go_on(state):
         error = {"kind": "cancelled", "code": "loop_stopped", "retryable": False, "message": "the execution is ending"}
         return ended(stage, "stopped", error)
     return None
+
+
+def _is_worked_off(stage: Stage) -> bool:
+    if stage.cursor is not None:
+        return cursors.is_drained(stage)
+    return stage.next_index >= stage.total and not stage.shards.again
 
 
 def may_go_on(state: ExecutionState) -> bool:
@@ -211,9 +209,19 @@ def may_go_on(state: ExecutionState) -> bool:
 
 def frames(stage: Stage) -> Iterator[Draft]:
     """The frames that may begin now.  Pure: sizes follow from what earlier frames reported."""
+    if stage.cursor is not None:
+        yield from cursors.turns(stage)
+        return
     policy, lanes = stage.policy, _lanes(stage)
     wide = math.ceil(policy.max_in_flight / lanes)
     index, number, in_use = stage.next_index, stage.frames, stage.in_use
+    for first, rows, tries in stage.shards.again:
+        concurrency = min(_size(stage, min(wide, policy.max_in_flight - in_use))[1], rows)
+        if concurrency < 1:
+            return
+        number += 1
+        yield dispatched(stage, number, first, rows, concurrency, tries=tries)
+        in_use += concurrency
     while index < stage.total and in_use < policy.max_in_flight:
         rows, concurrency = _size(stage, min(wide, policy.max_in_flight - in_use))
         left = stage.total - index
@@ -223,7 +231,7 @@ def frames(stage: Stage) -> Iterator[Draft]:
         rows = min(rows, left)
         concurrency = min(concurrency, rows)
         number += 1
-        yield _dispatched(stage, number, index, rows, concurrency)
+        yield dispatched(stage, number, index, rows, concurrency)
         index += rows
         in_use += concurrency
 
@@ -246,7 +254,8 @@ def _size(stage: Stage, concurrency: int) -> tuple[int, int]:
     if policy.one_row_frames:
         return 1, 1
     if policy.frame_rows is not None:
-        return policy.frame_rows, concurrency
+        alone = policy.is_framewise or policy.row_concurrency == 1
+        return policy.frame_rows, min(concurrency, 1) if alone else concurrency
     if stage.timed_rows <= 0:
         return concurrency, concurrency
     row_ms = max(stage.busy_ms / stage.timed_rows, 0.001)
@@ -254,22 +263,3 @@ def _size(stage: Stage, concurrency: int) -> tuple[int, int]:
         # A slow row must not keep the places of others: each row is a frame of its own.
         return 1, 1
     return max(concurrency, min(int(FRAME_MS_AIM * concurrency / row_ms), FRAME_ROWS_MAX)), concurrency
-
-
-def _dispatched(stage: Stage, number: int, first: int, rows: int, concurrency: int) -> Draft:
-    frame_id = f"{stage.stage_id}/{number}"
-    return Draft(
-        event_type=kinds.FRAME_DISPATCHED,
-        transition_key=kinds.frame_key(kinds.FRAME_DISPATCHED, frame_id, 1),
-        meta={
-            "step": stage.step,
-            "run": stage.run,
-            "number": number,
-            "attempt": 1,
-            "first": first,
-            "rows": rows,
-            "concurrency": concurrency,
-        },
-        stage_id=stage.stage_id,
-        frame_id=frame_id,
-    )

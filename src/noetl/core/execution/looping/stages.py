@@ -9,6 +9,7 @@ from noetl.core import kinds
 from noetl.core.event import Event
 from noetl.core.execution.lifecycle import limited, unawaited
 from noetl.core.execution.state import (
+    Claim,
     Command,
     CommandStatus,
     ExecutionState,
@@ -16,17 +17,19 @@ from noetl.core.execution.state import (
     FrameOutput,
     Part,
     Pending,
+    Slot,
     Stage,
     StagePolicy,
     StepResult,
     entry_from_json,
 )
 from noetl.core.execution.writes import integer, without, write
+from noetl.core.playbook.frame_fields import WHOLE_FRAME
 
 Changes = dict[str, Any]
 
-# How a frame is taken over: everything again, or behind the rows whose outcome is persisted.
-WHOLE_FRAME = "whole_frame"
+# Ends that say nothing about the rows themselves: such a shard is not run again.
+_NOT_ITS_FAULT = frozenset(("attempts_exhausted", "cancelled", "drained", "loop_stopped"))
 # Of a frame that was committed although rows of it failed: whoever did that did not say why.
 _ROWS_FAILED: Mapping[str, object] = {
     "kind": "unknown",
@@ -74,16 +77,20 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
     known = state.loop_state.get(step)
     if stage_id is None or not _is_new(state, known, step, run):
         return None
-    collection: Any = meta["collection"]
-    policy: Any = meta["policy"]
+    collection: Any = meta.get("collection")
+    cursor: Any = meta.get("cursor")
+    given: Any = meta["policy"]
+    policy = StagePolicy(**given)
     stage = Stage(
         stage_id=stage_id,
         step=step,
         run=run,
         parents=known.parents if known else _names(meta.get("parents")),
-        collection=entry_from_json(collection),
+        collection=None if collection is None else entry_from_json(collection),
         total=integer(meta["total"]),
-        policy=StagePolicy(**policy),
+        policy=policy,
+        cursor=cursor,
+        slots={} if cursor is None else {slot: Slot() for slot in range(1, policy.max_in_flight + 1)},
     )
     changes: Changes = {
         "loop_state": {**state.loop_state, step: stage},
@@ -98,7 +105,7 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
 def _is_new(state: ExecutionState, known: Stage | None, step: str, run: int) -> bool:
     """Whether a loop may begin with this run: it is being opened, or this is the first word about it."""
     if known is not None:
-        return known.run == run and known.collection is None
+        return known.run == run and not known.is_open
     return state.runs.get(step, 0) < run
 
 
@@ -118,6 +125,8 @@ def _dispatched(state: ExecutionState, event: Event) -> Changes | None:
         first=integer(meta["first"]),
         rows=integer(meta["rows"]),
         concurrency=integer(meta["concurrency"]),
+        slot=integer(meta["slot"]) if "slot" in meta else None,
+        tries=integer(meta.get("tries", 0)),
     )
     command = Command(
         command_id=frame_id,
@@ -128,16 +137,24 @@ def _dispatched(state: ExecutionState, event: Event) -> Changes | None:
         parents=stage.parents,
         frame=frame,
     )
-    grown = stage._replace(
-        next_index=frame.first + frame.rows,
-        frames=frame.number,
-        open_frames=stage.open_frames + 1,
-        in_use=stage.in_use + frame.concurrency,
-    )
     return {
         "commands": {**state.commands, frame_id: command},
-        "loop_state": {**state.loop_state, step: grown},
+        "loop_state": {**state.loop_state, step: _given_out(stage, frame)},
     }
+
+
+def _given_out(stage: Stage, frame: Frame) -> Stage:
+    """The stage with one more frame to be taken."""
+    grown = stage._replace(
+        frames=frame.number, open_frames=stage.open_frames + 1, in_use=stage.in_use + frame.concurrency
+    )
+    if frame.slot is not None:
+        return grown._replace(slots={**stage.slots, frame.slot: stage.slots[frame.slot]._replace(is_open=True)})
+    if frame.tries:
+        window = (frame.first, frame.rows, frame.tries)
+        again = tuple(one for one in stage.shards.again if one != window)
+        return grown._replace(shards=stage.shards._replace(again=again))
+    return grown._replace(next_index=frame.first + frame.rows)
 
 
 def _taken(state: ExecutionState, event: Event) -> Changes | None:
@@ -147,6 +164,26 @@ def _taken(state: ExecutionState, event: Event) -> Changes | None:
         return None
     taken = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
     return {"commands": {**state.commands, command.command_id: taken}}
+
+
+def _claimed(state: ExecutionState, event: Event) -> Changes | None:
+    """A cursor's rows are recorded.  A claim before this one in the same frame was rolled back."""
+    command = state.commands.get(event.frame_id or "")
+    if command is None or command.frame is None or event.payload_ref is None:
+        return None
+    meta, frame = event.meta, command.frame
+    if integer(meta["n"]) <= frame.claims:
+        return None
+    place = meta.get("place")
+    claim = Claim(str(meta["xid"]), event.payload_ref, None if place is None else str(place))
+    rows = integer(meta["rows"])
+    claimed = frame._replace(rows=rows, claim=claim, claims=frame.claims + 1, parts=())
+    changes: Changes = {"commands": {**state.commands, command.command_id: command._replace(frame=claimed)}}
+    stage = state.loop_state.get(command.step)
+    if stage is not None:
+        grown = stage._replace(total=stage.total + rows - frame.rows)
+        changes["loop_state"] = {**state.loop_state, command.step: grown}
+    return changes
 
 
 def _abandoned(state: ExecutionState, event: Event) -> Changes | None:
@@ -205,6 +242,29 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
     profile: Any = event.meta.get("profile") or {}
     result: Any = event.result
     error = result["context"].get("error")
+    rows, wall_ms = profile.get("rows", 0), profile.get("wall_ms", 0.0)
+    has_failed = event.event_type == kinds.FRAME_FAILED or outcomes["failed"] > 0
+    settled = stage._replace(
+        open_frames=stage.open_frames - 1,
+        in_use=stage.in_use - frame.concurrency,
+        timed_rows=stage.timed_rows * _FADE + rows,
+        busy_ms=stage.busy_ms * _FADE + wall_ms * min(frame.concurrency, max(rows, 1)),
+    )
+    if stage.policy.shard_retries is not None:
+        if has_failed and _runs_again(stage, frame, error):
+            window = (frame.first, frame.rows, frame.tries + 1)
+            return settled._replace(shards=stage.shards._replace(again=(*stage.shards.again, window)))
+        settled = _shard_ended(settled, error or _ROWS_FAILED if has_failed else None)
+    failure = stage.failure
+    if has_failed and not stage.policy.is_best_effort and failure is None:
+        failure = error or _ROWS_FAILED
+    settled = settled._replace(
+        done=stage.done + outcomes["success"] + outcomes["failed"],
+        failed=stage.failed + outcomes["failed"],
+        failure=failure,
+    )
+    if frame.slot is not None:
+        return _turned(settled, frame, event)
     output = FrameOutput(
         first=frame.first,
         rows=frame.rows,
@@ -212,27 +272,62 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
         parts=() if result["reference"] is not None else frame.parts,
         # Rows that are nowhere failed with their frame, unless they count as never run.
         error=None if outcomes["skipped"] else error,
+        failed=outcomes["failed"] + outcomes["skipped"],
     )
-    rows, wall_ms = profile.get("rows", 0), profile.get("wall_ms", 0.0)
-    failure = stage.failure
-    has_failed = event.event_type == kinds.FRAME_FAILED or outcomes["failed"] > 0
-    if has_failed and not stage.policy.is_best_effort and failure is None:
-        failure = error or _ROWS_FAILED
+    return settled._replace(outputs=(*stage.outputs, output))
+
+
+def _runs_again(stage: Stage, frame: Frame, error: Mapping[str, object] | None) -> bool:
+    """Whether a shard whose rows failed has another try."""
+    is_its_fault = error is None or error.get("code") not in _NOT_ITS_FAULT
+    return is_its_fault and stage.failure is None and frame.tries < (stage.policy.shard_retries or 0)
+
+
+def _shard_ended(stage: Stage, error: Mapping[str, object] | None) -> Stage:
+    shards = stage.shards
+    if error is None:
+        return stage._replace(shards=shards._replace(succeeded=shards.succeeded + 1))
+    return stage._replace(shards=shards._replace(failed=shards.failed + 1, error=shards.error or error))
+
+
+def _turned(stage: Stage, frame: Frame, event: Event) -> Stage:
+    """The turn of a slot is over.  It goes on unless it found no row, was told to stop, or could not claim at all: that
+    would only repeat itself."""
+    assert frame.slot is not None
+    result: Any = event.result
+    breaks = integer(event.meta.get("breaks", 0))
+    is_empty = is_without_claim(frame, event.meta)
+    could_not_claim = event.event_type == kinds.FRAME_FAILED and is_empty
+    rows = 0 if is_empty else frame.rows
+    slot = stage.slots[frame.slot]
+    total = slot.rows + rows
+    is_capped = total >= (stage.policy.slot_rows_max or total + 1)
+    is_done = rows == 0 or breaks > 0 or is_capped
+    failure = stage.claim_failure
+    if could_not_claim and failure is None:
+        failure = result["context"].get("error")
     return stage._replace(
-        open_frames=stage.open_frames - 1,
-        in_use=stage.in_use - frame.concurrency,
-        done=stage.done + outcomes["success"] + outcomes["failed"],
-        failed=stage.failed + outcomes["failed"],
-        timed_rows=stage.timed_rows * _FADE + rows,
-        busy_ms=stage.busy_ms * _FADE + wall_ms * min(frame.concurrency, max(rows, 1)),
-        outputs=(*stage.outputs, output),
-        failure=failure,
+        total=stage.total + rows - frame.rows,
+        slots={**stage.slots, frame.slot: slot._replace(rows=total, is_open=False, is_done=is_done)},
+        row_frames=stage.row_frames + (rows > 0),
+        breaks=stage.breaks + breaks,
+        capped=stage.capped + is_capped,
+        claim_failure=failure,
     )
+
+
+def is_without_claim(frame: Frame, meta: Mapping[str, object]) -> bool:
+    """Whether a frame of a cursor has taken no rows: none are recorded, or those that are were rolled back."""
+    return frame.claim is None or meta.get("claim") is not None
 
 
 def _withdrawn(stage: Stage, frame: Frame | None) -> Stage:
     assert frame is not None
-    return stage._replace(open_frames=stage.open_frames - 1, in_use=stage.in_use - frame.concurrency)
+    fewer = stage._replace(open_frames=stage.open_frames - 1, in_use=stage.in_use - frame.concurrency)
+    if frame.slot is None:
+        return fewer
+    slot = stage.slots[frame.slot]._replace(is_open=False, is_done=True)
+    return fewer._replace(slots={**stage.slots, frame.slot: slot})
 
 
 def _done(state: ExecutionState, event: Event) -> Changes | None:
@@ -269,6 +364,7 @@ FOLDS: Mapping[str, Callable[[ExecutionState, Event], Changes | None]] = {
     kinds.LOOP_STARTED: _started,
     kinds.FRAME_DISPATCHED: _dispatched,
     kinds.FRAME_STARTED: _taken,
+    kinds.CURSOR_CLAIMED: _claimed,
     kinds.FRAME_HEARTBEAT: _persisted,
     kinds.FRAME_ABANDONED: _abandoned,
     kinds.FRAME_COMMITTED: _frame_ended,

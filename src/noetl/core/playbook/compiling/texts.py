@@ -14,6 +14,7 @@ from noetl.core.expression import (
     literal_template,
 )
 from noetl.core.playbook.document import Findings, Path
+from noetl.core.playbook.keychain.secrecy import refuse_secrets
 from noetl.core.playbook.model import Playbook, Step, Task
 
 
@@ -30,19 +31,23 @@ class Templates:
 
     def condition(self, value: str | bool, place: Path) -> Template:
         try:
-            return compile_condition(value)
+            condition = compile_condition(value)
         except (TemplateInvalid, TemplateFailed) as error:
             self._note(place, error, is_program=False)
             return broken_template(str(value), str(error))
+        self.refuse_secrets(condition, place)
+        return condition
 
     def value(self, value: object, place: Path) -> CompiledValue:
-        """A value that is evaluated for its own sake: wrong text makes it fail."""
+        """A value that is evaluated for its own sake: wrong text makes it fail, and what it gives is recorded."""
 
         def broken(source: str, inside: Path, error: NoetlError) -> Template:
             self._note((*place, *inside), error, is_program=False)
             return broken_template(source, str(error))
 
-        return compile_value(value, instead=broken)
+        compiled = compile_value(value, instead=broken)
+        self.refuse_secrets(compiled, place)
+        return compiled
 
     def text(self, value: object, place: Path, *, is_program: bool = False) -> CompiledValue:
         """A value that may be meant as it stands, such as a command of a shell or a program."""
@@ -52,6 +57,10 @@ class Templates:
             return literal_template(source)
 
         return compile_value(value, instead=literal)
+
+    def refuse_secrets(self, value: CompiledValue | Template, place: Path, **reason: str) -> None:
+        where = f"{self._where}, field {field_name(place)!r}"
+        refuse_secrets(value, where, place, findings=self._findings, step=self._step, **reason)
 
     def _note(self, place: Path, error: NoetlError, *, is_program: bool) -> None:
         note = self._findings.warn if is_program or isinstance(error, TemplateInvalid) else self._findings.error
@@ -93,6 +102,7 @@ def set_keys(playbook: Playbook) -> Iterator[str]:
         yield from step.set
         for arc in step.next.arcs if step.next else ():
             yield from arc.set
+            yield from arc.args
         for task in step.tasks:
             yield from task.set
             for rule in task.rules:

@@ -4,29 +4,45 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from noetl.core.limits import FRAME_ROWS_MAX, LOOP_IN_FLIGHT_DEFAULT
+from noetl.core.limits import LOOP_IN_FLIGHT_DEFAULT
 from noetl.core.playbook.document import Findings, Path
-from noetl.core.playbook.model import Loop, Step, Task
+from noetl.core.playbook.frame_fields import (
+    CURSOR_OPTIONS,
+    FANOUT_FIELDS,
+    FRAME_FIELDS,
+    Check,
+    FieldInvalid,
+    checked,
+    is_template,
+)
+from noetl.core.playbook.model import Cursor, Loop, LoopMode, Step, Task
 
 LOOP_KEYS = ("in", "cursor", "iterator", "spec", "mode", "concurrency")
 SPEC_KEYS = ("mode", "max_in_flight", "policy", "frame", "frame_policy", "engine", "fanout")
-FRAME_KEYS_NOT_APPLIED = ("row_concurrency", "lease_seconds", "heartbeat_seconds", "max_seconds", "max_bytes")
-FRAME_KEYS = ("max_rows", "process", "retry_mode", "max_attempts", "verify_ipc", *FRAME_KEYS_NOT_APPLIED)
-MODES = ("sequential", "parallel", "cursor", "fanout")
+CURSOR_KEYS = ("kind", "auth", "claim", "options")
+CURSOR_KINDS = ("postgres",)
+# The session's heartbeat is the lease of everything that a worker holds, and of a collection the router chooses how
+# many rows run at a time.
+FRAME_KEYS_NOT_APPLIED = ("row_concurrency", "lease_seconds", "heartbeat_seconds")
+MODES = tuple(str(mode) for mode in LoopMode)
 FAILURE_MODES = ("fail_fast", "best_effort")
 ENGINES = ("auto", "local", "spark")
-RETRY_MODES = ("whole_frame",)
 
 
-def check_loop_mode(executor_spec: Mapping[str, object], steps: Sequence[Step], findings: Findings) -> None:
-    """`executor.spec.loop_mode: fanout` is about every parallel loop."""
+def fanned_out(executor_spec: Mapping[str, object], steps: Sequence[Step]) -> tuple[Step, ...]:
+    """`executor.spec.loop_mode: fanout` makes every parallel loop one."""
     if executor_spec.get("loop_mode") != "fanout":
-        return
-    for step in steps:
-        if step.loop is not None and not step.loop.is_sequential:
-            message = f"step {step.name!r}: executor.spec.loop_mode: fanout is not supported yet"
-            findings.error("unsupported", message, ("executor", "spec", "loop_mode"), step=step.name)
+        return tuple(steps)
+    return tuple(_fanned_out(step) for step in steps)
+
+
+def _fanned_out(step: Step) -> Step:
+    loop = step.loop
+    if loop is None or loop.mode is not LoopMode.PARALLEL:
+        return step
+    return replace(step, loop=replace(loop, mode=LoopMode.FANOUT))
 
 
 def read_loop(
@@ -41,9 +57,15 @@ def read_loop(
         reader.error("loop_shape", "loop must be a mapping with `in` and `iterator`")
         return None
     loop = reader.read(given, entry.get("spec"))
-    if not loop.is_sequential:
+    if not _is_one_at_a_time(loop):
         reader.warn_writes(tasks)
     return loop
+
+
+def _is_one_at_a_time(loop: Loop) -> bool:
+    if loop.mode is LoopMode.CURSOR:
+        return loop.max_in_flight == 1 and loop.frame.get("row_concurrency", 1) == 1
+    return loop.is_sequential
 
 
 def _is_context(key: str) -> bool:
@@ -72,35 +94,35 @@ class _Reader:
             self._warn("ctx_write_in_parallel_loop", f"rows at the same time write {key!r}: the last one wins")
 
     def read(self, loop: Mapping[str, object], step_spec: object) -> Loop:
-        spec = loop.get("spec")
-        if spec is not None and not isinstance(spec, dict):
-            self.error("loop_shape", "loop.spec must be a mapping", "spec")
-        spec = spec if isinstance(spec, dict) else {}
+        spec = self._mapping(loop, "spec", code="loop_shape")
         self._unknown(loop, LOOP_KEYS)
         self._unknown(spec, SPEC_KEYS, "spec")
         iterator = self._iterator(loop)
-        mode = self._mode(loop, spec)
+        mode = self._mode(loop, spec, step_spec)
         if ("in" in loop) == ("cursor" in loop):
             self.error("loop_source", "loop needs exactly one of `in` and `cursor`")
-        if "cursor" in loop:
-            self.error("unsupported", "loop.cursor is not supported yet: loop over a collection with `in`", "cursor")
-        elif mode in ("cursor", "fanout"):
-            self.error("unsupported", f"loop.spec.mode: {mode} is not supported yet", "spec", "mode")
-        elif isinstance(step_spec, dict) and step_spec.get("loop_mode") == "fanout" and mode == "parallel":
-            self.error("unsupported", "spec.loop_mode: fanout is not supported yet")
+        elif ("cursor" in loop) != (mode is LoopMode.CURSOR):
+            message = f"loop.spec.mode: {mode} and loop.{'cursor' if 'cursor' in loop else 'in'} do not go together"
+            self.error("loop_source", message, "spec", "mode")
         self._engine(spec)
-        frame = self._frame(spec)
+        failure_mode = self._failure_mode(step_spec)
         return Loop(
             collection=loop.get("in"),
             iterator=iterator or "item",
-            is_sequential=mode == "sequential",
+            mode=mode,
             max_in_flight=self._in_flight(loop, spec, mode),
-            is_best_effort=self._failure_mode(step_spec) == "best_effort",
-            frame_rows=frame.get("max_rows"),
-            max_attempts=frame.get("max_attempts"),
-            retry_mode="whole_frame" if frame.get("retry_mode") else None,
+            is_best_effort=None if failure_mode is None else failure_mode == "best_effort",
+            frame=self._frame(spec, mode),
+            fanout=self._fields(spec, "fanout", FANOUT_FIELDS, "fanout", "spec"),
+            cursor=self._cursor(loop) if "cursor" in loop else None,
             place=self._place,
         )
+
+    def _mapping(self, given: Mapping[str, object], name: str, *keys: str, code: str) -> dict[str, object]:
+        value = given.get(name)
+        if value is not None and not isinstance(value, dict):
+            self.error(code, f"{'.'.join(('loop', *keys, name))} must be a mapping", *keys, name)
+        return value if isinstance(value, dict) else {}
 
     def _unknown(self, given: Mapping[str, object], known: tuple[str, ...], *keys: str) -> None:
         for key in given:
@@ -116,37 +138,39 @@ class _Reader:
             return None
         return iterator
 
-    def _mode(self, loop: Mapping[str, object], spec: Mapping[str, object]) -> str:
+    def _mode(self, loop: Mapping[str, object], spec: Mapping[str, object], step_spec: object) -> LoopMode:
         mode = spec.get("mode")
         if mode is None and "mode" in loop:
             self._warn("loop_mode_place", "write loop.mode as loop.spec.mode", "mode")
             mode = loop["mode"]
         if mode is None:
-            return "cursor" if "cursor" in loop else "sequential"
+            return LoopMode.CURSOR if "cursor" in loop else LoopMode.SEQUENTIAL
         if mode not in MODES:
             hint = self._findings.suggestion(str(mode), MODES)
             self.error("loop_mode", f"unknown loop.spec.mode {mode!r}{hint}", "spec", "mode")
-            return "sequential"
-        return str(mode)
+            return LoopMode.CURSOR if "cursor" in loop else LoopMode.SEQUENTIAL
+        is_fanned_out = isinstance(step_spec, dict) and step_spec.get("loop_mode") == "fanout"
+        return LoopMode.FANOUT if is_fanned_out and mode == "parallel" else LoopMode(str(mode))
 
-    def _in_flight(self, loop: Mapping[str, object], spec: Mapping[str, object], mode: str) -> object:
+    def _in_flight(self, loop: Mapping[str, object], spec: Mapping[str, object], mode: LoopMode) -> object:
         value = spec.get("max_in_flight")
         if value is None and "concurrency" in loop:
             self._warn("loop_mode_place", "write loop.concurrency as loop.spec.max_in_flight", "concurrency")
             value = loop["concurrency"]
-        if mode == "sequential":
+        if mode is LoopMode.SEQUENTIAL:
             if value not in (None, 1):
                 self._warn("loop_in_flight", "a sequential loop runs one item at a time", "spec", "max_in_flight")
             return 1
+        default = 1 if mode is LoopMode.CURSOR else LOOP_IN_FLIGHT_DEFAULT
         if value is None:
-            return LOOP_IN_FLIGHT_DEFAULT
+            return default
         if isinstance(value, bool) or not isinstance(value, int | str) or (isinstance(value, int) and value < 1):
             message = f"loop.spec.max_in_flight must be a whole number from 1 or a template, not {value!r}"
             self.error("loop_in_flight", message, "spec", "max_in_flight")
-            return LOOP_IN_FLIGHT_DEFAULT
+            return default
         return value
 
-    def _failure_mode(self, step_spec: object) -> str:
+    def _failure_mode(self, step_spec: object) -> str | None:
         policy = step_spec.get("policy") if isinstance(step_spec, dict) else None
         failure = policy.get("failure") if isinstance(policy, dict) else None
         mode = failure.get("mode") if isinstance(failure, dict) else None
@@ -155,7 +179,7 @@ class _Reader:
             message = f"step {self._step!r}: unknown spec.policy.failure.mode {mode!r}{hint}"
             place = (*self._place[:-1], "spec", "policy", "failure", "mode")
             self._findings.error("failure_mode", message, place, step=self._step)
-        return str(mode or "fail_fast")
+        return None if mode is None else str(mode)
 
     def _engine(self, spec: Mapping[str, object]) -> None:
         engine = spec.get("engine", "auto")
@@ -165,32 +189,56 @@ class _Reader:
         elif engine == "spark":
             self.error("unsupported", "loop.spec.engine: spark is not supported yet", "spec", "engine")
 
-    def _frame(self, spec: Mapping[str, object]) -> dict[str, int | None]:
+    # --- frames, shards, cursors -----------------------------------------------------------------------------
+
+    def _frame(self, spec: Mapping[str, object], mode: LoopMode) -> Mapping[str, object]:
         name = "frame_policy" if "frame_policy" in spec and "frame" not in spec else "frame"
-        frame, place, where = spec.get(name), ("spec", name), f"loop.spec.{name}"
-        if frame is None:
-            return {}
-        if not isinstance(frame, dict):
-            self.error("frame_policy", f"{where} must be a mapping", *place)
-            return {}
-        self._unknown(frame, FRAME_KEYS, *place)
-        for key in FRAME_KEYS_NOT_APPLIED:
-            if key in frame:
-                self._warn("not_applied", f"{where}.{key} is not applied to a collection", *place, key)
-        process, retry_mode = frame.get("process", "row"), frame.get("retry_mode")
-        if process != "row":
-            self.error("unsupported", f"{where}.process: {process} is not supported yet", *place, "process")
-        if retry_mode not in (None, *RETRY_MODES):
-            hint = self._findings.suggestion(str(retry_mode), RETRY_MODES)
-            self.error("frame_policy", f"unknown {where}.retry_mode {retry_mode!r}{hint}", *place, "retry_mode")
-        found: dict[str, int | None] = {"retry_mode": 1 if frame.get("retry_mode") else None}
-        for key, high in (("max_rows", FRAME_ROWS_MAX), ("max_attempts", 100)):
-            value = frame.get(key)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= high:
-                message = f"{where}.{key} must be a whole number from 1 to {high}, not {value!r}"
-                self.error("frame_policy", message, *place, key)
-            else:
-                found[key] = value
+        found = self._fields(spec, name, FRAME_FIELDS, "frame_policy", "spec")
+        if mode is LoopMode.CURSOR:
+            return found
+        not_applied: tuple[str, ...] = FRAME_KEYS_NOT_APPLIED
+        if mode is LoopMode.FANOUT:
+            not_applied = ("max_rows", *not_applied)
+        for key in not_applied:
+            if key in found:
+                where = f"loop.spec.{name}.{key}"
+                hint = "; use loop.spec.fanout.shard_size" if key == "max_rows" else ""
+                self._warn("not_applied", f"{where} is not applied to a collection{hint}", "spec", name, key)
         return found
+
+    def _fields(
+        self, given: Mapping[str, object], name: str, fields: Mapping[str, Check], code: str, *keys: str
+    ) -> Mapping[str, object]:
+        """A block of fields that may be templates; what is none must be right at once."""
+        block = self._mapping(given, name, *keys, code=code)
+        self._unknown(block, tuple(fields), *keys, name)
+        where = ".".join(("loop", *keys, name))
+        for key, value in block.items():
+            if key in fields and not is_template(value):
+                try:
+                    checked(fields, {key: value})
+                except FieldInvalid as error:
+                    hint = self._findings.suggestion(str(value), ("row", "frame", "whole_frame"))
+                    self.error(code, f"{where}.{error}{hint}", *keys, name, key)
+        return {key: value for key, value in block.items() if key in fields and value is not None}
+
+    def _cursor(self, loop: Mapping[str, object]) -> Cursor:
+        cursor = self._mapping(loop, "cursor", code="cursor_shape")
+        self._unknown(cursor, CURSOR_KEYS, "cursor")
+        kind, claim, auth = cursor.get("kind", CURSOR_KINDS[0]), cursor.get("claim"), cursor.get("auth")
+        if kind not in CURSOR_KINDS:
+            known = " or ".join(CURSOR_KINDS)
+            self.error("unsupported", f"loop.cursor.kind {kind!r} has no driver: use {known}", "cursor", "kind")
+        if not isinstance(claim, str) or not claim.strip():
+            message = "loop.cursor.claim is required: SQL that marks rows as taken and returns them"
+            self.error("cursor_claim", message, "cursor", *(("claim",) if "claim" in cursor else ()))
+        if auth is None or auth == "":
+            message = "loop.cursor.auth is required: it names the credential of the database"
+            self.error("cursor_auth", message, "cursor", *(("auth",) if "auth" in cursor else ()))
+        return Cursor(
+            kind=str(kind),
+            auth=auth,
+            claim=claim if isinstance(claim, str) else "",
+            options=self._fields(cursor, "options", CURSOR_OPTIONS, "cursor_options", "cursor"),
+            place=(*self._place, "cursor"),
+        )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noetl.core.playbook.document import Spot
+from noetl.core.limits import RULES_PER_TASK_MAX
+from noetl.core.playbook.document import Path, Spot
 from noetl.core.playbook.model import Action, Rule
 
 RULE_KEYS = frozenset(("when", "then", "else", "expr", "name", "desc"))
@@ -23,6 +24,10 @@ def read_policy(policy: object, spot: Spot) -> tuple[tuple[Rule, ...], bool | No
     if not isinstance(entries, list):
         spot.error("policy_shape", "spec.policy.rules must be a list", "rules")
         entries = []
+    if len(entries) > RULES_PER_TASK_MAX:
+        message = f"spec.policy has {len(entries):,} rules, the limit is {RULES_PER_TASK_MAX}"
+        spot.error("too_many_rules", message, "rules")
+        entries = []
     rules = [_read_rule(entry, spot.at("rules", number)) for number, entry in enumerate(entries)]
     unmatched = policy.get("on_unmatched")
     if unmatched not in (None, "continue", "fail"):
@@ -31,34 +36,40 @@ def read_policy(policy: object, spot: Spot) -> tuple[tuple[Rule, ...], bool | No
 
 
 def _read_rule(entry: object, spot: Spot) -> Rule | None:
+    branch = read_branch(entry, spot)
+    return None if branch is None else _read_then(*branch, place=spot.place)
+
+
+def read_branch(entry: object, spot: Spot) -> tuple[object, Mapping[str, object], Spot] | None:
+    """A rule's condition, its `then` and where that stands, in every shape of `else` (dsl §5.2, §11).  None as
+    condition is the catch-all."""
     if not isinstance(entry, dict) or not ({"when", "else", "then"} & set(entry)):
         spot.error("rule_shape", "a rule has `when` and `then`, or `else`")
         return None
     spot.part("rule").warn_unknown(entry, RULE_KEYS)
     if "expr" in entry:
         spot.error("rule_expr", "rule key 'expr' is retired, use when", "expr")
-    when, then = entry.get("when"), entry.get("then")
+    when, then, at_then = entry.get("when"), entry.get("then"), spot.at("then")
     if "else" in entry:
         when = None
         branch = entry["else"]
         if isinstance(branch, dict) and "then" in branch:
-            then = branch["then"]
+            then, at_then = branch["then"], spot.at("else", "then")
         else:
             spot.warn("else_shape", "write else as `else: {then: …}`")
-            then = branch if isinstance(branch, dict) else then
+            then, at_then = (branch, spot.at("else")) if isinstance(branch, dict) else (then, at_then)
     elif when is None:
         spot.error("rule_shape", "a rule without `when` is written as `else`")
     if when is not None and not isinstance(when, str | bool):
         spot.error("rule_when", "when must be an expression or a boolean", "when")
         when = None
     if not isinstance(then, dict):
-        spot.error("rule_shape", "`then` must be a mapping", "then")
+        at_then.error("rule_shape", "`then` must be a mapping")
         return None
-    return _read_then(when, then, spot)
+    return when, then, at_then
 
 
-def _read_then(when: object, then: Mapping[str, object], rule: Spot) -> Rule | None:
-    spot = rule.at("then")
+def _read_then(when: object, then: Mapping[str, object], spot: Spot, *, place: Path) -> Rule | None:
     spot.part("then").warn_unknown(then, THEN_KEYS)
     if "set_vars" in then:
         spot.error("retired_task_key", "then.set_vars is retired, use set", "set_vars")
@@ -81,7 +92,8 @@ def _read_then(when: object, then: Mapping[str, object], rule: Spot) -> Rule | N
         delay=then.get("delay"),
         to=to if action is Action.JUMP and isinstance(to, str) else None,
         set=_writes(then, spot),
-        place=rule.place,
+        place=place,
+        then_place=spot.place,
     )
 
 

@@ -44,6 +44,7 @@ def read_retry(value: object, spot: Spot) -> Rule | None:
         backoff=read_backoff(backoff, spot),
         delay=delay,
         place=spot.place,
+        then_place=spot.place,
     )
 
 

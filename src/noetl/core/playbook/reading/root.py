@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from noetl.core.errors import PlaybookInvalid, Problem
 from noetl.core.playbook.document import Document, Findings, read_document
+from noetl.core.playbook.keychain.reading import read_keychain
 from noetl.core.playbook.model import Playbook, Step
 from noetl.core.playbook.reading.executor import read_executor
-from noetl.core.playbook.reading.loops import check_loop_mode
+from noetl.core.playbook.reading.loops import fanned_out
 from noetl.core.playbook.reading.steps import read_steps
 from noetl.core.playbook.reading.tasks import Tools
 from noetl.core.playbook.reading.timeouts import execution_timeout
@@ -28,7 +29,7 @@ ROOT_KEYS = (
     "limits",
 )
 # Parts of the language that this release does not run.  They are refused, never ignored.
-UNSUPPORTED_ROOT = ("keychain", "limits")
+UNSUPPORTED_ROOT = ("limits",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +70,13 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
         findings.error("workload_shape", "workload must be a mapping", ("workload",))
         workload = {}
     tools = Tools(kinds=kinds, workbook=read_workbook(root.get("workbook"), findings, kinds))
+    keychain = read_keychain(root.get("keychain"), findings)
     steps = read_steps(root.get("workflow"), findings, tools)
     spec, timeout = read_executor(root.get("executor"), findings, [step.name for step in steps], kinds)
     if not steps:
         return None
     _check_targets(steps, findings)
-    check_loop_mode(spec, steps, findings)
+    steps = fanned_out(spec, steps)
     entry = spec.get("entry_step") or ("start" if any(s.name == "start" for s in steps) else steps[0].name)
     final_step = spec.get("final_step")
     return Playbook(
@@ -90,6 +92,7 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
         task_timeout_seconds=timeout,
         timeout_seconds=execution_timeout(spec, findings),
         spec=root["spec"] if isinstance(root.get("spec"), dict) else None,
+        keychain=keychain,
     )
 
 

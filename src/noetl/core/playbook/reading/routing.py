@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from noetl.core.limits import ARCS_PER_STEP_MAX
 from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.model import Arc, Mode, Next
 
@@ -85,6 +86,10 @@ def _read_mode(step: str, spec: object, path: Path, findings: Findings, declared
 
 
 def _read_arcs(step: str, entries: list[object], path: Path, findings: Findings) -> tuple[Arc, ...]:
+    if len(entries) > ARCS_PER_STEP_MAX:
+        message = f"step {step!r}: next has {len(entries):,} arcs, the limit is {ARCS_PER_STEP_MAX}"
+        findings.error("too_many_arcs", message, path, step=step)
+        return ()
     arcs = []
     for number, entry in enumerate(entries):
         arc = _read_arc(step, entry, (*path, number), findings)
@@ -113,11 +118,19 @@ def _read_arc(step: str, entry: object, path: Path, findings: Findings) -> Arc |
             "arc_when", f"step {step!r}: when must be an expression or a boolean", (*path, "when"), step=step
         )
         when = None
-    values = entry.get("set") or {}
     if "args" in entry:
         findings.warn("deprecated_args", f"step {step!r}: use set instead of arc args", (*path, "args"), step=step)
-        values = {**(entry["args"] if isinstance(entry["args"], dict) else {}), **values}
-    if not isinstance(values, dict):
-        findings.error("set_shape", f"step {step!r}: arc set must be a mapping", (*path, "set"), step=step)
-        values = {}
-    return Arc(step=target, when=when, set=values, place=path)
+    return Arc(
+        step=target,
+        when=when,
+        set=_mapping_of(step, "set", entry.get("set"), path, findings),
+        args=_mapping_of(step, "args", entry.get("args"), path, findings),
+        place=path,
+    )
+
+
+def _mapping_of(step: str, key: str, value: object, path: Path, findings: Findings) -> Mapping[str, object]:
+    if isinstance(value or {}, dict):
+        return dict(value) if isinstance(value, dict) else {}
+    findings.error("set_shape", f"step {step!r}: arc {key} must be a mapping", (*path, key), step=step)
+    return {}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from noetl.core.playbook.document import Findings, Path
+from noetl.core.limits import ARCS_MAX, STEP_NAME_CHARS_MAX, STEPS_MAX, TASKS_MAX
+from noetl.core.playbook.document import Findings, Path, Spot
 from noetl.core.playbook.model import Step
+from noetl.core.playbook.reading.admission import read_admit, read_guard
 from noetl.core.playbook.reading.loops import read_loop
 from noetl.core.playbook.reading.routing import read_next
 from noetl.core.playbook.reading.tasks import Tools, read_tasks
 from noetl.core.playbook.reading.timeouts import step_timeout
+from noetl.core.playbook.storage.reading import step_hints
 
-STEP_KEYS = ("step", "desc", "tool", "next", "loop", "set", "input", "output", "spec", "when", "args")
+STEP_KEYS = ("step", "desc", "tool", "next", "loop", "set", "input", "output", "output_select", "spec", "when", "args")
 RETIRED_STEP_KEYS = {
     "case": "use next.arcs with `when`",
     "type": "use tool.kind",
@@ -22,9 +25,6 @@ RETIRED_STEP_KEYS = {
     "outcome": "use set or output",
     "set_vars": "use set",
 }
-# A step's name is part of command ids and transition keys, which are index entries of the ledger.
-STEP_NAME_CHARS_MAX = 200
-STEPS_MAX = 1_000
 
 
 def read_steps(workflow: object, findings: Findings, tools: Tools) -> tuple[Step, ...]:
@@ -44,14 +44,29 @@ def read_steps(workflow: object, findings: Findings, tools: Tools) -> tuple[Step
             findings.error("step_name", "a step is a mapping with a non-empty `step` name", path)
             continue
         if len(name) > STEP_NAME_CHARS_MAX or not name.isprintable():
-            message = f"step {name[:40]!r}: a step name is one line of at most {STEP_NAME_CHARS_MAX} characters"
+            message = (
+                f"step {name[:40]!r}: a step name is one line of at most {STEP_NAME_CHARS_MAX} characters, "
+                f"this one has {len(name):,}"
+            )
             findings.error("step_name", message, (*path, "step"), step=name[:40])
             continue
         if name in names:
             findings.error("duplicate_step", f"step {name!r} is declared twice", (*path, "step"), step=name)
         names.add(name)
         steps.append(_read_step(name, entry, path, findings, tools))
+    _check_totals(steps, findings)
     return tuple(steps)
+
+
+def _check_totals(steps: list[Step], findings: Findings) -> None:
+    arcs = sum(len(step.next.arcs) for step in steps if step.next is not None)
+    if arcs > ARCS_MAX:
+        message = f"workflow has {arcs:,} arcs, the limit is {ARCS_MAX:,}: let steps in between lead on"
+        findings.error("too_many_arcs", message, ("workflow",))
+    tasks = sum(len(step.tasks) for step in steps)
+    if tasks > TASKS_MAX:
+        message = f"workflow has {tasks:,} tasks, the limit is {TASKS_MAX:,}: move some to a playbook of their own"
+        findings.error("too_many_tasks", message, ("workflow",))
 
 
 def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Findings, tools: Tools) -> Step:
@@ -85,6 +100,9 @@ def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Fin
         set=values,
         loop=read_loop(name, entry, path, findings, tasks),
         timeout_seconds=step_timeout(name, entry.get("spec"), path, findings),
+        admit=read_admit(name, entry.get("spec"), path, findings),
+        when=read_guard(name, entry, path, findings),
+        output=step_hints(entry, Spot(findings, f"step {name!r}", path, name)),
         place=path,
     )
 
@@ -95,23 +113,6 @@ def _check_step_keys(name: str, entry: Mapping[str, object], path: Path, finding
             findings.error(
                 "retired_step_key", f"step {name!r}: key {key!r} is retired, {hint}", (*path, key), step=name
             )
-    for key in ("when",):
-        if key in entry:
-            findings.error(
-                "unsupported",
-                f"step {name!r}: {key!r} is not supported by this release",
-                (*path, key),
-                step=name,
-            )
-    spec = entry.get("spec")
-    policy = spec.get("policy") if isinstance(spec, dict) else None
-    if isinstance(policy, dict) and "admit" in policy:
-        findings.error(
-            "unsupported",
-            f"step {name!r}: spec.policy.admit is not supported by this release",
-            (*path, "spec", "policy", "admit"),
-            step=name,
-        )
     if "args" in entry:
         findings.warn("deprecated_args", f"step {name!r}: use input instead of args", (*path, "args"), step=name)
     for key in entry:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from noetl.core.limits import TASKS_PER_STEP_MAX
 from noetl.core.playbook.document import Findings, Path, Spot
 from noetl.core.playbook.model import Task
 from noetl.core.playbook.reading.kinds import check_fields, read_kind
@@ -12,6 +13,8 @@ from noetl.core.playbook.reading.policy import read_policy
 from noetl.core.playbook.reading.retry import read_retry
 from noetl.core.playbook.reading.workbook import KIND as WORKBOOK
 from noetl.core.playbook.reading.workbook import Entry, replaced
+from noetl.core.playbook.scripts import read_script
+from noetl.core.playbook.storage.reading import tool_hints
 
 COMMON_KEYS = frozenset(
     (
@@ -73,6 +76,9 @@ class _Reader:
         spot = Spot(self._findings, f"step {self._step!r}", path, self._step)
         if not tool:
             spot.error("tool_empty", "the list of tools is empty")
+        if len(tool) > TASKS_PER_STEP_MAX:
+            spot.error("too_many_tasks", f"tool has {len(tool):,} tasks, the limit is {TASKS_PER_STEP_MAX}")
+            return []
         tasks: list[Task] = []
         labels: set[str] = set()
         for number, entry in enumerate(tool):
@@ -92,9 +98,9 @@ class _Reader:
         for task in tasks:
             for rule in task.rules:
                 if rule.to is not None and rule.to not in ("previous", "prev") and rule.to not in labels:
-                    spot = self._spot(task.label, rule.place)
+                    spot = self._spot(task.label, rule.then_place)
                     hint = spot.near(rule.to, labels)
-                    spot.error("unknown_label", f"jump to unknown label {rule.to!r}{hint}", "then", "to")
+                    spot.error("unknown_label", f"jump to unknown label {rule.to!r}{hint}", "to")
 
     def read(self, label: str, entry: Mapping[str, object], path: Path) -> Task:
         spot = own = self._spot(label, path)
@@ -106,7 +112,7 @@ class _Reader:
                 return Task(label=label, kind=kind, config={}, input={}, set={}, rules=(), place=path)
             entry, spot = found.fields, self._spot(label, found.place)
             kind = str(entry["kind"]).lower()
-        fields = check_fields(kind, _hoisted(entry, spot), spot)
+        fields = read_script(kind, check_fields(kind, _hoisted(entry, spot), spot), spot)
         for key, hint in (("eval", "use spec.policy.rules"), ("set_vars", "use set")):
             if key in fields:
                 spot.error("retired_task_key", f"{key!r} is retired, {hint}", key)
@@ -125,6 +131,7 @@ class _Reader:
             rules=(retry, *rules) if retry is not None else rules,
             fails_unmatched=unmatched,
             timeout=fields.get("timeout", fields.get("timeout_seconds")),
+            output=tool_hints(fields, spot),
             place=spot.place,
         )
 

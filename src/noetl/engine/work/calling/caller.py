@@ -2,67 +2,97 @@
 
 from __future__ import annotations
 
+import logging
+import traceback
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from noetl.core.errors import Failure, ToolFailed
+from noetl.core.errors import Failure, NoetlError, ToolFailed
+from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.playbook.keychain.secrecy import AUTH_FIELDS
+from noetl.engine.work.calling.artifacts import Artifacts
 from noetl.engine.work.calling.auth import resolve_auth
 from noetl.engine.work.calling.body_sink import PayloadBodySink
 from noetl.engine.work.calling.redact import Redactor
+from noetl.engine.work.calling.scripts import Scripts
+from noetl.engine.work.calling.secrets import Secrets
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.session import CommandMessage
 from noetl.ports.tool import ToolCall, ToolResult
 
-_AUTH_FIELDS = ("auth", "credential")
+log = logging.getLogger("noetl.worker")
 
 
 class Caller:
     """Belongs to one command or frame, and so do the secrets that it has seen."""
 
-    def __init__(self, parts: WorkerParts, message: CommandMessage) -> None:
+    def __init__(
+        self, parts: WorkerParts, message: CommandMessage, *, playbook: CompiledPlaybook, names: Mapping[str, object]
+    ) -> None:
         self._tools = parts.tools
-        self._credentials = parts.credentials
-        self._owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
         self._redactor = Redactor()
-        self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **self._owner)
-        self._has_seen_secrets = False
+        self.scripts = Scripts(parts, message)
+        self.secrets = Secrets(parts, message, playbook=playbook, names=names, redactor=self._redactor)
+        owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+        self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **owner)
+        self.artifacts = Artifacts(parts.payloads, redactor=self._redactor, **owner)
 
     async def run(self, kind: str, call: ToolCall) -> ToolResult:
         tool = self._tools.get(kind)
         if tool is None:
             message = f"tool kind {kind!r} is not available in this installation"
             raise ToolFailed(Failure(kind="unsupported", message=message))
-        equipped = await self._equipped(call)
         try:
-            result = await tool.run(equipped)
+            result = await tool.run(await self._equipped(call))
         except ToolFailed as error:
             result = ToolResult(value=error.data, failure=error.failure)
-        return self._scrubbed(result) if self._has_seen_secrets else result
+        except NoetlError:
+            raise
+        except Exception as error:  # tool boundary: what a defect prints may be what the tool was given
+            result = ToolResult(failure=self._defect(kind, error))
+        if result.failure is not None and result.failure.kind == "auth":
+            self.secrets.refused()
+        return self._scrubbed(result)
 
     async def _equipped(self, call: ToolCall) -> ToolCall:
-        auth = call.fields.get("auth")
-        if auth is None:
-            auth = call.fields.get("credential")  # the older spelling
+        auth = next((call.fields[name] for name in AUTH_FIELDS if call.fields.get(name) is not None), None)
         if auth is None:
             return call
-        resolved = await resolve_auth(auth, self._credentials, **self._owner)
+        resolved = await resolve_auth(auth, self.secrets)
         for credential in resolved.values() if isinstance(resolved, Mapping) else (resolved,):
             if credential is not None:
-                self._redactor.learn(credential)
-                self._has_seen_secrets = True
-        fields = {name: value for name, value in call.fields.items() if name not in _AUTH_FIELDS}
+                self.secrets.learn(credential)
+        fields = {name: value for name, value in call.fields.items() if name not in AUTH_FIELDS}
         return replace(call, auth=resolved, fields=fields)
 
+    def _defect(self, kind: str, error: Exception) -> Failure:
+        text = self.scrubbed("".join(traceback.format_exception(error)))
+        log.error("a tool failed unexpectedly: %s", text, extra={"event": "tool.defect", "kind": kind})
+        return Failure(kind="unknown", code="internal", message=f"internal error of the tool {kind!r}: {error!r}")
+
+    def fetched_scripts(self) -> dict[str, Mapping[str, object]]:
+        """References of the scripts that were fetched, by name, as they may be recorded."""
+        return {self.scrubbed(name): reference for name, reference in self.scripts.fetched.items()}
+
+    # --- nothing secret leaves -----------------------------------------------------------------------------
+
+    def scrubbed(self, value: Any) -> Any:
+        """A value, or a text, without the secrets that this command has seen."""
+        return self._redactor.scrub(value)
+
+    def scrubbed_failure(self, failure: Failure) -> Failure:
+        scrub = self.scrubbed
+        return replace(failure, message=scrub(failure.message), details=scrub(failure.details))
+
     def _scrubbed(self, result: ToolResult) -> ToolResult:
-        scrub: Any = self._redactor.scrub
-        failure = result.failure
-        if failure is not None:
-            failure = replace(failure, message=scrub(failure.message), details=scrub(failure.details))
+        if not self._redactor.has_learnt:
+            return result
+        scrub, failure = self.scrubbed, result.failure
         return replace(
             result,
             value=scrub(result.value),
-            failure=failure,
+            failure=None if failure is None else self.scrubbed_failure(failure),
             stdout=scrub(result.stdout),
             traceback=scrub(result.traceback),
             facts=scrub(result.facts),

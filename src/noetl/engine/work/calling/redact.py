@@ -31,7 +31,8 @@ PUBLIC_FIELDS = frozenset(
         *("header_name", "nats_url", "servers", "nats_user", "account", "warehouse", "sf_account", "sf_user"),
         *("sf_warehouse", "sf_database", "sf_schema", "sf_role", "project_id", "client_email", "auth_uri"),
         *("token_uri", "auth_provider_x509_cert_url", "client_x509_cert_url", "universe_domain", "domain"),
-        *("audience", "scope", "scopes"),
+        *("audience", "scope", "scopes", "token_type", "grant_type", "method", "token_field", "ttl_field"),
+        *("token_url", "token_endpoint"),
     )
 )
 # Secrets inside addresses and connection strings: userinfo, keyword or query parameter.
@@ -53,6 +54,10 @@ class Redactor:
         self._needles: tuple[str, ...] = ()
         self._shortest = 0
         self._pattern: re.Pattern[str] | None = None
+
+    @property
+    def has_learnt(self) -> bool:
+        return bool(self._needles)
 
     def learn(self, credential: Credential) -> None:
         """Remember what must not be seen of a credential."""
@@ -84,6 +89,10 @@ class Redactor:
                     raise ToolFailed(Failure(kind="storage_access", code="SECRET_IN_BODY", message=message))
                 tail = seen[-kept:] if kept else b""
             yield chunk
+
+    def finds(self, content: bytes) -> bool:
+        """Whether a secret is in these bytes."""
+        return any(needle.encode("utf-8", "surrogatepass") in content for needle in self._needles)
 
     def scrub(self, value: object) -> object:
         """The value with every secret replaced; keys of mappings too."""

@@ -8,16 +8,17 @@ import asyncio
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
 from noetl.core.execution.writes import nested
 from noetl.core.expression import (
     CompiledValue,
-    Scope,
     is_true,
     plain,
-    view_of,
+    to_text,
 )
 from noetl.core.limits import (
     PIPELINE_TASKS_MAX,
@@ -28,17 +29,23 @@ from noetl.core.limits import (
     WARNINGS_MAX,
 )
 from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
+from noetl.core.playbook.keychain.secrecy import reads_secrets
 from noetl.core.playbook.model import Action
+from noetl.core.playbook.programs import needs_of_program, program_of, script_template
+from noetl.core.playbook.scripts import FIELD as SCRIPT
+from noetl.core.playbook.scripts import PROGRAM_KINDS
 from noetl.engine.work.calling.caller import Caller
-from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, child_request
-from noetl.engine.work.names import plain_context
+from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, caller_of, child_request
+from noetl.engine.work.names import bound_names, plain_context, variables_of, with_open
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.outcome import TaskOutcome
 from noetl.engine.work.pipeline.rendering import Rendering
 from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, wait_of
 from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait
+from noetl.engine.work.pipeline.scope import PipelineScope
+from noetl.engine.work.pipeline.storing import stored_outcome
 from noetl.ports.session import CommandMessage
-from noetl.ports.tool import ToolCall
+from noetl.ports.tool import ToolCall, ToolResult
 
 # For these tools the keys of `input` are arguments, not names of the templates around them.
 _INPUT_IS_PRIVATE = frozenset(("python", "playbook", "workbook"))
@@ -72,12 +79,14 @@ class Pipeline:
         row: RowScope | None = None,
     ) -> None:
         self._session = parts.session
-        self._caller = row.caller if row is not None else Caller(parts, message)
+        self._payloads = parts.payloads
+        self._caller = row.caller if row is not None else Caller(parts, message, playbook=playbook, names=names)
         self._clock = parts.clock
         self._message = message
         self._playbook = playbook
         self._step = step
         self._names = names
+        self._scope = PipelineScope(names, bound_names(message.body, playbook) if row is None else row.reserved)
         self._row = row
         # The claim of a frame is confirmed before its first row.
         self._is_confirmed = row is not None
@@ -86,32 +95,24 @@ class Pipeline:
             parts, message, strict=playbook.playbook.strict_templates, warnings=self._ended.warnings
         )
         self._run = run
-        self._variables = _mapping(plain(names["ctx"])) if row is None else row.variables
+        self._variables = variables_of(names) if row is None else row.variables
 
     async def perform(self) -> Ended:
-        self._restore_names()
+        self._scope.restore(self._run)
         try:
             while self._run.index < len(self._step.tasks):
                 await self._one(self._step.tasks[self._run.index])
         except _Stop as stop:
             self._ended.failure, self._ended.wait, self._ended.child = stop.failure, stop.wait, stop.child
         self._ended.variables = self._variables
+        self._run.scripts |= self._caller.fetched_scripts()
         return self._ended
-
-    def _restore_names(self) -> None:
-        run = self._run
-        self._names["iter"] = {**_mapping(self._names.get("iter")), **run.scopes["iter"]}
-        self._names["step"] = run.scopes["step"]
-        self._names["results"] = dict(run.results)
-        self._names["_prev"] = run.results[run.order[-1]] if run.order else None
-        self._names.update({label: view_of(value) for label, value in run.results.items()})
-        self._names.update(run.scopes["local"])
 
     # --- one task ------------------------------------------------------------------------------------------
 
     async def _one(self, task: CompiledTask) -> None:
         run = self._run
-        outcome = await self._outcome(task)
+        outcome = await self._kept(task, await self._outcome(task))
         attempt = outcome.attempt
         self._ended.last = outcome
         self._remember(task, outcome)
@@ -130,6 +131,7 @@ class Pipeline:
             await self._assign(task.sets, task)
             self._names["output"] = self._names["outcome"] = outcome.output()
         if action is Action.BREAK:
+            self._ended.is_broken = True
             raise _Stop
         if action is Action.JUMP:
             assert rule is not None
@@ -137,6 +139,18 @@ class Pipeline:
             run.index = rule.to
         else:
             run.index += 1
+
+    async def _kept(self, task: CompiledTask, outcome: TaskOutcome) -> TaskOutcome:
+        """The outcome of a task, stored on its own if somebody may ask where its result is."""
+        self._run.stored.pop(task.label, None)
+        if task.label not in self._step.kept:
+            return outcome
+        hints = task.hints if self._step.is_pipeline else self._step.hints
+        owner = {"tenant_id": self._message.tenant_id, "organization_id": self._message.organization_id}
+        found = await stored_outcome(self._payloads, outcome, hints, **owner)
+        if found.extras is not None:
+            self._run.stored[task.label] = found.extras
+        return found
 
     async def _outcome(self, task: CompiledTask) -> TaskOutcome:
         """Run a task, or take up what became of the execution that it started."""
@@ -150,7 +164,7 @@ class Pipeline:
                 Failure(
                     kind="policy",
                     code="pipeline_runaway",
-                    message=f"more than {PIPELINE_TASKS_MAX:,} task runs",
+                    message=self._place(task, f"more than {PIPELINE_TASKS_MAX:,} task runs, a jump may never end"),
                 )
             )
         attempt = run.attempts.get(task.label, 0) + 1
@@ -175,7 +189,6 @@ class Pipeline:
     async def _call(self, task: CompiledTask, attempt: int) -> TaskOutcome:
         names = self._names
         names["_task"], names["_attempt"] = task.label, attempt
-        names.pop("error", None)
         started, started_at = self._clock.monotonic(), self._clock.now()
         value: object = None
         failure, facts, traceback = None, None, None
@@ -183,7 +196,7 @@ class Pipeline:
             call = await self._prepare(task)
             await self._begin()
             if task.kind == PLAYBOOK:
-                raise _Stop(child=child_request(call))
+                raise _Stop(child=self._child(call))
             result = await self._caller.run(task.kind, call)
             value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
             if result.stdout:
@@ -194,9 +207,12 @@ class Pipeline:
             failure = Failure(kind="template", code=error.code, message=self._place(task, str(error)))
         except NoetlError as error:
             failure = Failure(kind="unknown", code=error.code, message=self._place(task, str(error)))
+        # What follows is recorded: rules, writes and messages see no more of the input than may be.
+        if "input" in names:
+            names["input"] = self._caller.scrubbed(names["input"])
         outcome = TaskOutcome(
             value=value,
-            failure=failure,
+            failure=None if failure is None else self._caller.scrubbed_failure(failure),
             attempt=attempt,
             duration_ms=round((self._clock.monotonic() - started) * 1000, 3),
             started_at=started_at,
@@ -212,30 +228,39 @@ class Pipeline:
             await self._session.confirmed(self._message)
             self._is_confirmed = True
 
+    def _child(self, call: ToolCall) -> ChildRequest:
+        """What to start; a child of a row may know which row that is."""
+        request = child_request(self._recordable(call))
+        if self._row is None:
+            return request
+        return replace(request, iteration=self._caller.scrubbed(caller_of(_mapping(self._names["iter"]))))
+
+    def _recordable(self, call: ToolCall) -> ToolCall:
+        return replace(call, fields=self._caller.scrubbed(call.fields), input=self._caller.scrubbed(call.input))
+
     def _place(self, task: CompiledTask, message: str) -> str:
         return f"step {self._step.name!r}, task {task.label!r}: {message}"
 
     async def _prepare(self, task: CompiledTask) -> ToolCall:
         """Render the task's input and fields against the running context."""
         names = self._names
-        task_input = _mapping(await self._value(task.input, task, "input"))
+        task_input = _mapping(await self._field(task.input, task, "input", names))
         names["input"] = task_input
         scope: Mapping[str, object] = names
         if task.kind not in _INPUT_IS_PRIVATE and task_input:
-            scope = {**task_input, **names}
+            scope = self._scope.with_input(task_input)
         fields: dict[str, object] = {}
         for name, compiled in task.fields.items():
             if name in task.lenient and not self._is_renderable(compiled, scope):
                 fields[name] = compiled.source
             else:
-                fields[name] = await self._value(compiled, task, name, scope)
+                fields[name] = await self._field(compiled, task, name, scope)
         timeout = await self._timeout(task)
-        wants_context = task.kind == "python" and "context" in str(fields.get("code", ""))
-        return ToolCall(
+        call = ToolCall(
             fields=fields,
             input=task_input,
             names=self._row.names if self._row is not None else {},
-            context=plain_context(self._names) if wants_context else None,
+            context=None,
             timeout_seconds=timeout,
             tenant_id=self._message.tenant_id,
             organization_id=self._message.organization_id,
@@ -243,12 +268,43 @@ class Pipeline:
             step=self._step.name,
             label=task.label,
             sink=self._caller.sink,
+            artifacts=self._caller.artifacts,
             is_row=self._row is not None,
         )
+        if task.has_script:
+            call = await self._scripted(task, call, scope)
+        return await self._informed(call) if task.kind == "python" else call
+
+    async def _scripted(self, task: CompiledTask, call: ToolCall, scope: Mapping[str, object]) -> ToolCall:
+        """The call with its script, which is rendered like a field unless it is a program."""
+        # What is pinned is durable when the claim is; what is elsewhere must not be asked for without one.
+        await self._begin()
+        fields = {name: value for name, value in call.fields.items() if name != SCRIPT}
+        script = await self._caller.scripts.load(call.fields.get(SCRIPT), partial(self._ask, call))
+        if task.kind not in PROGRAM_KINDS:
+            text = await self._field(script_template(script.text), task, SCRIPT, scope)
+            script = replace(script, text=to_text(text))
+        return replace(call, fields=fields, script=script)
+
+    async def _ask(self, call: ToolCall, fields: Mapping[str, object]) -> ToolResult:
+        """Ask for a script that is elsewhere."""
+        limit = min(
+            call.timeout_seconds, wait_of("timeout", fields.get("timeout"), TASK_TIMEOUT_SECONDS_BY_KIND["http"])
+        )
+        wanted = {name: value for name, value in fields.items() if name != "timeout"}
+        return await self._caller.run("http", replace(call, fields=wanted, input={}, timeout_seconds=limit, sink=None))
+
+    async def _informed(self, call: ToolCall) -> ToolCall:
+        """The call with the context, if its program can see it."""
+        needs = needs_of_program(program_of(call.fields) if call.script is None else call.script.text)
+        if not needs.everything and needs.names <= call.input.keys():
+            return call
+        return replace(call, context=self._caller.scrubbed(await plain_context(self._names)))
 
     def _is_renderable(self, compiled: CompiledValue, names: Mapping[str, object]) -> bool:
         """Program text is a template only when every name it reads exists."""
-        missing = [root for root in compiled.roots if root not in names and root not in ("now", "range")]
+        known = {"now", "range"} | self._caller.secrets.names_in(compiled)
+        missing = [root for root in compiled.roots if root not in names and root not in known]
         if missing:
             self._warn(f"code is run as it is: {', '.join(sorted(missing))} not defined")
         return bool(compiled.roots) and not missing
@@ -263,7 +319,7 @@ class Pipeline:
     # --- policy --------------------------------------------------------------------------------------------
 
     def _remember(self, task: CompiledTask, outcome: TaskOutcome) -> None:
-        run, names = self._run, self._names
+        run = self._run
         is_last = run.index + 1 == len(self._step.tasks)
         if task.label not in run.order or run.order[-1] != task.label:
             if task.label in run.order:
@@ -272,12 +328,7 @@ class Pipeline:
         run.results[task.label] = outcome.value if outcome.failure is None else plain(outcome.view())
         if is_last and not task.rules and not task.sets:
             return
-        view = names[task.label] = outcome.view()
-        names["results"] = {**_mapping(names.get("results")), task.label: view}
-        names["_prev"] = outcome.value
-        names["output"] = names["outcome"] = outcome.output()
-        if outcome.failure is not None:
-            names["error"] = plain(outcome.output()["error"])
+        self._scope.outcome(run, task.label, outcome)
 
     async def _matching(self, task: CompiledTask, outcome: TaskOutcome) -> CompiledRule | None:
         del outcome
@@ -329,10 +380,13 @@ class Pipeline:
         block = []
         for assignment in sets:
             try:
-                value = plain(await self._value(assignment.value, task, "set"))
+                value = self._caller.scrubbed(plain(await self._value(assignment.value, task, "set")))
                 block.append((assignment, value))
             except TemplateFailed as error:
                 self._warn(self._place(task, f"set {'.'.join(assignment.path)}: {error}"))
+        parts = [one.path[0] for one, _ in block if one.scope == "ctx" and len(one.path) > 1]
+        if parts:
+            self._variables = await with_open(self._variables, parts)
         for assignment, value in block:
             self._write(assignment, value)
 
@@ -340,14 +394,17 @@ class Pipeline:
         names, path = self._names, assignment.path
         if assignment.scope == "ctx":
             self._variables = nested(self._variables, path, value)
-            names["ctx"] = Scope(self._variables, _mapping(names["workload"]), _mapping(names["steps"]))
-            names[path[0]] = self._variables[path[0]]
+            self._scope.context(path[0], self._variables)
             self._run.writes.append({"path": list(path), "v": value})
+            shaped = credential_at(value, path)
+            if shaped is not None:
+                name = ".".join(map(str, shaped))
+                self._warn(f"credential_in_context: ctx.{name} looks like a credential and is kept out of events")
             return
         scope = nested(self._run.scopes[assignment.scope], path, value)
         self._run.scopes[assignment.scope] = scope
         if assignment.scope == "local":
-            names[path[0]] = scope[path[0]]
+            self._scope.own(path[0], scope[path[0]])
         else:
             names[assignment.scope] = {**_mapping(names.get(assignment.scope)), **scope}
 
@@ -363,9 +420,19 @@ class Pipeline:
         except TemplateFailed as error:
             raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
 
+    async def _field(self, value: CompiledValue, task: CompiledTask, name: str, names: Mapping[str, object]) -> Any:
+        """A field of the task itself.  It may ask for secrets, and for those somebody outside may have to be asked."""
+        if not reads_secrets(value):
+            return await self._value(value, task, name, names)
+        await self._begin()
+        try:
+            return await self._caller.secrets.render(self._rendering, value, names)
+        except TemplateFailed as error:
+            raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
+
     def _warn(self, message: str) -> None:
         if len(self._ended.warnings) < WARNINGS_MAX:
-            self._ended.warnings.append(message)
+            self._ended.warnings.append(self._caller.scrubbed(message))
 
     def _log(self, task: CompiledTask, outcome: TaskOutcome) -> None:
         if len(self._ended.tasks) < _LOG_TASKS_MAX:

@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from noetl.core import limits
 from noetl.core.codec import canonical_bytes
+from noetl.core.credential_keys import is_credential, without_credentials
 from noetl.core.errors import EnvelopeInvalid, Failure
-from noetl.core.expression import Atom, OutputView, data_path, evaluate_atom, plain, view_of
-from noetl.core.limits import ATOM_BYTES_MAX, ATOMS_BYTES_MAX, ERROR_DETAILS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
+from noetl.core.expression import Atom, FailedView, OutputView, data_path, evaluate_atom, heavy_place, plain, view_of
+from noetl.core.limits import ERROR_DETAILS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
+from noetl.core.playbook.compiled import Answer
 
 _RETRYABLE = frozenset(
     [
@@ -51,10 +54,12 @@ def recorded_error(failure: Failure) -> dict[str, object]:
         "retryable": failure.retryable or failure.kind in _RETRYABLE,
         "message": _bounded(failure.message),
     }
+    if failure.retry_after is not None:
+        document["retry_after"] = failure.retry_after
     if failure.exception_type:
         document["exception_type"] = failure.exception_type
     if failure.details and len(canonical_bytes(failure.details)) <= ERROR_DETAILS_BYTES_MAX:
-        document["details"] = failure.details
+        document["details"] = without_credentials(failure.details)
     return document
 
 
@@ -77,6 +82,9 @@ class TaskOutcome:
     started_at: str
     traceback: str | None = None
     facts: Mapping[str, object] | None = None
+    reference: Mapping[str, object] | None = None
+    """Where the value is, when it was stored on its own and counts as external."""
+    extras: Mapping[str, object] | None = None
 
     def output(self) -> OutputView:
         """`output` in policy rules and in the fields of the next task."""
@@ -96,15 +104,22 @@ class TaskOutcome:
             http=facts.get("http"),
             pg=facts.get("pg"),
             py=python,
-            meta={"attempt": self.attempt, "duration_ms": self.duration_ms, "started_at": self.started_at},
+            ref=self.reference,
+            meta=self.meta(),
         )
+
+    def meta(self) -> dict[str, object]:
+        return {"attempt": self.attempt, "duration_ms": self.duration_ms, "started_at": self.started_at}
 
     def view(self) -> object:
         """What later tasks see under the label."""
-        if self.failure is None:
-            return view_of(self.value)
-        base = self.value if isinstance(self.value, dict) else {}
-        return view_of({**base, "status": "error", "error": error_document(self.failure)})
+        view = view_of(self.value, extras=self.extras)
+        return view if self.failure is None else FailedView(error_document(self.failure), view)
+
+
+def answer_bytes_max(answer: Answer) -> int:
+    """How large the inline answer to a question of the router may be."""
+    return limits.ATOM_BYTES_MAX if answer is Answer.VALUE else limits.CONTROL_BYTES_MAX
 
 
 def atom_document(atoms: tuple[Atom, ...], names: Mapping[str, object]) -> dict[str, dict[str, object]]:
@@ -114,7 +129,7 @@ def atom_document(atoms: tuple[Atom, ...], names: Mapping[str, object]) -> dict[
     for atom in atoms:
         entry = _atom(atom, names)
         total += len(canonical_bytes(entry)) + len(atom.key) + 4
-        if total > ATOMS_BYTES_MAX:
+        if total > limits.ATOMS_BYTES_MAX:
             # An atom that is not reported is asked for when it is needed.
             break
         document[atom.key] = entry
@@ -122,6 +137,9 @@ def atom_document(atoms: tuple[Atom, ...], names: Mapping[str, object]) -> dict[
 
 
 def _atom(atom: Atom, names: Mapping[str, object]) -> dict[str, object]:
+    place = heavy_place(atom, names, limits.ATOM_BYTES_MAX)
+    if place is not None:
+        return {"a": list(place)}
     outcome = evaluate_atom(atom, names)
     if outcome[0] == "undefined":
         return {"u": 1}
@@ -132,7 +150,7 @@ def _atom(atom: Atom, names: Mapping[str, object]) -> dict[str, object]:
         size = len(canonical_bytes(value))
     except EnvelopeInvalid:
         return {"b": 1}
-    if size <= ATOM_BYTES_MAX:
+    if size <= limits.ATOM_BYTES_MAX and not is_credential(atom.template.mentions, value):
         return {"v": value}
     place = data_path(atom, names)
     return {"b": 1} if place is None else {"a": list(place)}

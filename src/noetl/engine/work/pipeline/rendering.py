@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from noetl.core.expression import CompiledValue, Template, render, render_value
+from noetl.core.expression import Absent, CompiledValue, Template, loaded, render, render_value
 from noetl.core.limits import TEMPLATE_SECONDS_MAX, WARNINGS_MAX
+from noetl.engine.stored.sources import settled
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.session import CommandMessage
 
@@ -16,13 +18,14 @@ class Rendering:
     def __init__(self, parts: WorkerParts, message: CommandMessage, *, strict: bool, warnings: list[str]) -> None:
         self._renderer = parts.renderer
         self._clock = parts.clock
+        self._pick_below = parts.pick_below
         self._message = message
         self._strict = strict
         self._warnings = warnings
 
     async def render(self, value: CompiledValue | Template, names: Mapping[str, object]) -> object:
         if value.needs_child:
-            chosen = {root: names[root] for root in value.roots if root in names}
+            chosen = await settled(lambda: {root: loaded(names[root]) for root in value.roots if root in names})
             return await self._renderer.render(
                 value.source,
                 chosen,
@@ -32,8 +35,20 @@ class Rendering:
                 organization=self._message.organization_id,
                 strict=self._strict,
             )
-        warnings = self._warnings if len(self._warnings) < WARNINGS_MAX else None
         now = self._clock.now() if value.uses_now else None
+        try:
+            return self._drawn(value, names, now)
+        except Absent:
+            return await settled(lambda: self._drawn(value, names, now))
+
+    def _drawn(self, value: CompiledValue | Template, names: Mapping[str, object], now: str | None) -> object:
+        warnings: list[str] = []
+        options: dict[str, Any] = {"now": now, "strict": self._strict, "warnings": warnings, "random": self._pick_below}
         if isinstance(value, Template):
-            return render(value, names, now=now, strict=self._strict, warnings=warnings)
-        return render_value(value, names, now=now, strict=self._strict, warnings=warnings)
+            found = render(value, names, **options)
+        else:
+            found = render_value(value, names, **options)
+        if warnings:
+            # Not before: what is noted while something is missing is noted again when it is there.
+            self._warnings.extend(warnings[: max(WARNINGS_MAX - len(self._warnings), 0)])
+        return found

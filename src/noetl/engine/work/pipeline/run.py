@@ -32,13 +32,17 @@ class Run:
     scopes: dict[str, dict[str, object]] = field(default_factory=lambda: {"iter": {}, "step": {}, "local": {}})
     writes: list[dict[str, Any]] = field(default_factory=list)
     executed: int = 0
+    stored: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """Where results of single tasks are that were stored on their own: names beside their own, by label."""
+    scripts: dict[str, Mapping[str, object]] = field(default_factory=dict)
+    """References of the scripts that were fetched on the way."""
     child: ChildOutcome | None = None
     """What became of the execution that the task at `index` started; it goes on with that."""
 
     def to_json(self) -> dict[str, object]:
         return {
             name: getattr(self, name)
-            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed")
+            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed", "scripts", "stored")
         }
 
 
@@ -55,13 +59,16 @@ class Ended:
     tasks: list[dict[str, object]] = field(default_factory=list)
     stdout: str = ""
     warnings: list[str] = field(default_factory=list)
+    is_broken: bool = False
+    """Whether a rule said `break`: a row of a cursor ends its slot with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowScope:
     """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
-    these names, and the context is at hand."""
+    these names, the context is at hand, and `reserved` names are the same for all rows."""
 
     names: Mapping[str, object]
     variables: dict[str, object]
     caller: Caller
+    reserved: frozenset[str]

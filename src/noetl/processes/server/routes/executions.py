@@ -14,12 +14,14 @@ from noetl.core.errors import ExecutionClosed, HostUnavailable, RequestInvalid
 from noetl.core.execution.state import Status
 from noetl.core.kinds import KINDS
 from noetl.core.limits import EVENTS_ROWS_MAX, LIST_ROWS_MAX, REQUEST_BYTES_MAX, WAIT_SECONDS_MAX
-from noetl.engine.executions import StartRequest
+from noetl.engine.catalog import Found
+from noetl.engine.executions import Origin, StartRequest
+from noetl.ports.catalog import is_catalog_id
 from noetl.processes.server import models
-from noetl.processes.server.bodies import answer, execution_id_of, idempotency_key_of, json_object
+from noetl.processes.server.bodies import answer, execution_id_of, idempotency_key_of, json_object, scripts_of
 from noetl.processes.server.owners import Owner, owner_of
 from noetl.processes.server.parts import ApiParts
-from noetl.processes.server.problems import Refusal
+from noetl.processes.server.problems import Refusal, finding
 from noetl.processes.server.routes.documents import read_document
 from noetl.processes.server.routing import PlainRoute
 from noetl.processes.server.views import event_view, row_view, state_view
@@ -81,32 +83,45 @@ class _Routes:
             raise HostUnavailable("this host only reads and leaves in a moment: try again")
         body = await json_object(request)
         owner = owner_of(request)
-        text, file = await self._playbook(body, owner)
+        text, file, origin = await self._playbook(body, owner)
         payload = {} if body.get("payload") is None else body["payload"]
         if not isinstance(payload, dict):
             raise RequestInvalid("payload must be a JSON object")
         started = await self._service.start(
-            StartRequest(text=text, file=file, payload=payload, idempotency_key=idempotency_key_of(request), **owner)
+            StartRequest(text=text, file=file, payload=payload, idempotency_key=idempotency_key_of(request), **owner),
+            origin,
         )
-        warnings = [{"code": w.code, "message": str(w)} for w in started.warnings]
+        warnings = [finding(one) for one in started.warnings]
         return answer({"execution_id": str(started.execution_id), "warnings": warnings}, 201)
 
-    async def _playbook(self, body: dict[str, object], owner: Owner) -> tuple[str, str]:
-        """The text of the playbook and what to call it."""
+    async def _playbook(self, body: dict[str, object], owner: Owner) -> tuple[str, str, Origin]:
+        """The text of the playbook, what to call it, and where it comes from."""
         unknown = sorted(body.keys() - _MEMBERS)
         if unknown:
             raise RequestInvalid(f"unknown member {unknown[0][:80]!r}: known are {', '.join(sorted(_MEMBERS))}")
-        text, file, path, version = (body.get(name) for name in ("playbook", "file", "path", "version"))
+        text, file, path, catalog_id = (body.get(name) for name in ("playbook", "file", "path", "catalog_id"))
         if file is not None and not isinstance(file, str):
             raise RequestInvalid("file must be the name of the playbook's file")
-        if isinstance(text, str) and path is None:
-            return text, file or "<playbook>"
-        if text is not None or not isinstance(path, str):
-            raise RequestInvalid("give the text as playbook, or a path of the catalog: one of both")
+        scripts = scripts_of(body.get("scripts"))
+        if isinstance(text, str) and path is None and catalog_id is None:
+            return text, file or "<playbook>", Origin(scripts=scripts)
+        given = [one for one in (path, catalog_id) if one is not None]
+        if text is not None or len(given) != 1 or not isinstance(given[0], str):
+            raise RequestInvalid("give the text as playbook, or a path or catalog_id of the catalog: one of them")
+        if scripts:
+            raise RequestInvalid("a version of the catalog has its scripts: they cannot be given again")
+        found = await self._found(path, catalog_id, body.get("version"), owner)
+        asked = ("catalog", path, catalog_id, body.get("version"))
+        return found.text, file or found.entry.path, Origin(entry=found.entry, asked=asked)
+
+    async def _found(self, path: object, catalog_id: object, version: object, owner: Owner) -> Found:
+        if isinstance(catalog_id, str):
+            if not is_catalog_id(catalog_id) or version is not None:
+                raise RequestInvalid("catalog_id must be the number of a version as text, and needs no version")
+            return await self._parts.catalog.find_id(int(catalog_id), owner=owner)
         if version is not None and (not isinstance(version, int) or isinstance(version, bool)):
             raise RequestInvalid("version must be a whole number")
-        found = await self._parts.catalog.find(path, version=version, owner=owner)
-        return found.text, file or path
+        return await self._parts.catalog.find(str(path), version=version, owner=owner)
 
     async def list(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated
 
@@ -9,10 +10,10 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from noetl.core.errors import PayloadMissing, RequestInvalid
-from noetl.core.limits import RESULT_BYTES_MAX
+from noetl.core.errors import PayloadCorrupt, PayloadMissing, RequestInvalid
+from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX, RESULT_BYTES_MAX
 from noetl.core.locator import payload_locator
-from noetl.core.reference import Reference
+from noetl.core.reference import Reference, address
 from noetl.engine.payloads import STORE_LARGE, STORE_SMALL
 from noetl.processes.server import models
 from noetl.processes.server.bodies import answer
@@ -23,6 +24,8 @@ from noetl.processes.server.wire import MEDIA_TYPE_CHARS_MAX, is_media_type
 
 OCTETS = "application/octet-stream"
 _HEX = frozenset("0123456789abcdef")
+# One range with both ends; of any other the whole is sent, as the protocol allows.
+_RANGE = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
 
 
 def router(work: WorkParts) -> APIRouter:
@@ -54,9 +57,23 @@ class _Routes:
         etag = f'"{digest}"'
         if request.headers.get("If-None-Match") == etag:
             return Response(status_code=304, headers={"ETag": etag})
+        headers = {"ETag": etag, "Cache-Control": "private, immutable", "Accept-Ranges": "bytes"}
+        wanted = _RANGE.fullmatch(request.headers.get("Range", "")) if store == STORE_LARGE else None
+        if wanted is not None:
+            content = await self._part(digest, owner, int(wanted[1]), int(wanted[2]))
+            headers |= {"Content-Type": OCTETS, "Content-Range": f"bytes {wanted[1]}-{wanted[2]}/*"}
+            return Response(content, 206, headers=headers)
         content, media_type = await self._read(digest, owner, (store,) if store else (STORE_SMALL, STORE_LARGE))
-        headers = {"ETag": etag, "Cache-Control": "private, immutable", "Content-Type": media_type}
-        return Response(content, headers=headers)
+        return Response(content, headers=headers | {"Content-Type": media_type})
+
+    async def _part(self, digest: str, owner: Owner, first: int, last: int) -> bytes:
+        if last < first:
+            raise RequestInvalid(f"Range: {last} is before {first}")
+        try:
+            reference = _reference(digest, STORE_LARGE, owner)
+            return await self._large.get_range(reference, offset=first, length=last - first + 1, **owner)
+        except PayloadCorrupt as error:
+            raise RequestInvalid(f"Range: the payload has fewer than {last + 1} bytes") from error
 
     async def _read(self, digest: str, owner: Owner, stores: tuple[str, ...]) -> tuple[bytes, str]:
         """Bytes and their media type.  A file has none: the reference that names it knows."""
@@ -72,24 +89,37 @@ class _Routes:
                 continue
         raise PayloadMissing(f"there is no payload {digest}")
 
-    async def put(self, request: Request, sha256: str) -> Response:
+    async def put(
+        self, request: Request, sha256: str, store: Annotated[str | None, Query(max_length=20)] = None
+    ) -> Response:
         """Store bytes.  They are durable when this answers, under the digest of the path and no other."""
         digest, owner = _digest(sha256), owner_of(request)
         media_type = request.headers.get("Content-Type", OCTETS)
         if not is_media_type(media_type):
             raise RequestInvalid(f"Content-Type must be 1 to {MEDIA_TYPE_CHARS_MAX} printable ASCII characters")
-        reference = await self._large.put_stream(_bounded(request), media_type=media_type, **owner)
+        if store == STORE_SMALL:
+            reference = await self._put_small(request, media_type, owner)
+        else:
+            chunks = _bounded(request, RESULT_BYTES_MAX)
+            reference = await self._large.put_stream(chunks, media_type=media_type, **owner)
         if reference.sha256 != digest:
             raise RequestInvalid(f"the bytes have the digest {reference.sha256}, not the one of the path")
         return answer(reference.to_json(), 201)
 
+    async def _put_small(self, request: Request, media_type: str, owner: Owner) -> Reference:
+        """Bytes that travel with no fact, for the table in which those that do are found."""
+        content = b"".join([chunk async for chunk in _bounded(request, PAYLOAD_INLINE_BYTES_MAX)])
+        payload = address(content, media_type=media_type, store=STORE_SMALL, **owner)
+        await self._small.put(payload)
+        return payload.reference
 
-async def _bounded(request: Request) -> AsyncIterator[bytes]:
+
+async def _bounded(request: Request, bytes_max: int) -> AsyncIterator[bytes]:
     size = 0
     async for chunk in request.stream():
         size += len(chunk)
-        if size > RESULT_BYTES_MAX:
-            raise too_large(RESULT_BYTES_MAX)
+        if size > bytes_max:
+            raise too_large(bytes_max)
         if chunk:
             yield chunk
 

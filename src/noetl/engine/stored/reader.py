@@ -1,0 +1,307 @@
+"""What a command carries by reference, as names of templates: results of steps, and entries of the context."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from noetl.core.errors import PayloadCorrupt
+from noetl.core.expression import (
+    FailedView,
+    Lazy,
+    LoopView,
+    ResultRows,
+    Undefined,
+    bare,
+    data_of,
+    find,
+    lookup,
+    view_of,
+)
+from noetl.core.expression.views import MISSING, kept_pipeline, loop_summary
+from noetl.core.expression.views.absence import put
+from noetl.core.expression.views.base import Absent
+from noetl.core.expression.views.pipelines import found
+from noetl.core.reference import MEDIA_LOOP, MEDIA_PIPELINE
+from noetl.core.results.failures import error_of
+from noetl.core.results.patched import Patched
+from noetl.engine.payloads import Payloads
+from noetl.engine.stored.extras import Selected, extras_of
+from noetl.engine.stored.sources import Fetchable, StoredPayload, Together
+
+
+class Reader:
+    """Opens references for one owner, each payload once."""
+
+    def __init__(self, payloads: Payloads, *, tenant_id: str, organization_id: str) -> None:
+        self._payloads = payloads
+        self._owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        self._opened: dict[str, StoredPayload] = {}
+
+    def payload(self, reference: Mapping[str, Any]) -> StoredPayload:
+        key = f"{reference['sha256']} {reference['media_type']}"
+        if key not in self._opened:
+            is_plain = reference["media_type"] not in (MEDIA_PIPELINE, MEDIA_LOOP)
+            self._opened[key] = StoredPayload(self._payloads, reference, origin=is_plain, **self._owner)
+        return self._opened[key]
+
+    def step(self, envelope: Mapping[str, Any]) -> object:
+        """The view of a step's result from what a command says of it."""
+        reference, stored = envelope["ref"], envelope.get("stored")
+        extras = extras_of(reference, stored, lambda: self.result(reference))
+        selected = Selected(envelope.get("selected") or (), lambda: self.result(reference))
+        error = error_of(envelope.get("error")) if envelope["status"] == "error" else None
+        failed = (error,) if envelope["status"] == "error" else ()
+        opened = StepView(self, reference, extras, selected, failed)
+        # What is at hand needs no detour.
+        is_simple = not selected and envelope.get("traceback") is None and self._is_at_hand(reference)
+        return opened._inner() if is_simple else opened
+
+    def _is_at_hand(self, reference: Mapping[str, Any] | None) -> bool:
+        return reference is None or (reference["media_type"] != MEDIA_LOOP and self.payload(reference).is_read)
+
+    def text(self, reference: Mapping[str, Any]) -> Text:
+        return Text(self._payloads, reference, **self._owner)
+
+    def entry(self, document: Mapping[str, Any]) -> object:
+        """A value of the context or the workload: at hand, or somewhere in a payload; perhaps written in part since."""
+        patches = document.get("patches")
+        value = EntryView(self, document["ref"], document["path"]) if "ref" in document else document.get("v")
+        if not patches:
+            return value
+        return Patched(value, [(tuple(patch["below"]), self.entry(patch)) for patch in patches])
+
+    def result(self, reference: Mapping[str, Any], extras: Mapping[str, object] | None = None) -> object:
+        """The view of the result behind a reference.  Raises Absent."""
+        root = self.payload(reference).root()
+        if reference["media_type"] == MEDIA_PIPELINE:
+            return kept_pipeline(root, extras)
+        if reference["media_type"] == MEDIA_LOOP:
+            return self._loop(root, extras)
+        return view_of(root, extras=extras)
+
+    def _loop(self, document: object, extras: Mapping[str, object] | None) -> object:
+        plain: Any = bare(document)
+        return self.loop(plain, extras)
+
+    def loop(self, document: Mapping[str, Any], extras: Mapping[str, object] | None = None) -> LoopView:
+        """The view of a loop's result as it is kept."""
+        return LoopView(loop_summary(document), ResultRows(LoopRecords(self, document)), extras=extras)
+
+
+class StepView(Lazy):
+    """A step's result that is opened when somebody looks at more than the few names that travelled with its event.
+
+    `failed` has the error of a result that failed."""
+
+    __slots__ = ("_extras", "_failed", "_made", "_reader", "_reference", "_selected")
+    _reader: Reader
+    _reference: Mapping[str, Any] | None
+    _extras: Mapping[str, object]
+    _selected: Selected
+    _failed: tuple[Mapping[str, object] | None, ...]
+    _made: list[object]
+
+    def __init__(
+        self,
+        reader: Reader,
+        reference: Mapping[str, Any] | None,
+        extras: Mapping[str, object],
+        selected: Selected,
+        failed: tuple[Mapping[str, object] | None, ...],
+    ) -> None:
+        put(self, "_reader", reader)
+        put(self, "_reference", reference)
+        put(self, "_extras", extras)
+        put(self, "_selected", selected)
+        put(self, "_failed", failed)
+        put(self, "_made", [])
+
+    def _inner(self) -> Any:
+        if not self._made:
+            names = {**self._extras, **self._selected.names}
+            view = view_of(None) if self._reference is None else self._reader.result(self._reference, names)
+            self._made.append(FailedView(self._failed[0], view) if self._failed else view)
+        return self._made[0]
+
+    def _find(self, key: object) -> object:
+        if not self._made and not self._failed:
+            # An alias that is also a key of the result was not recorded, so this is what the result would say.
+            known = self._selected.find((), key)
+            for names in (self._selected.names, self._extras):
+                if known is MISSING and isinstance(key, str):
+                    known = names.get(key, MISSING)
+            if known is not MISSING:
+                return known
+        return find(self._inner(), key)
+
+    def _data(self) -> object:
+        return data_of(self._inner())
+
+    def _unaliased(self) -> object:
+        return self._inner()._unaliased()
+
+
+class Text(Lazy):
+    """A stored text, such as a traceback."""
+
+    __slots__ = ("_owner", "_payloads", "_read", "_reference")
+    _payloads: Payloads
+    _reference: Mapping[str, Any]
+    _owner: Mapping[str, str]
+    _read: list[str]
+
+    def __init__(self, payloads: Payloads, reference: Mapping[str, Any], **owner: str) -> None:
+        put(self, "_payloads", payloads)
+        put(self, "_reference", reference)
+        put(self, "_owner", owner)
+        put(self, "_read", [])
+
+    def _inner(self) -> Any:
+        if not self._read:
+            raise Absent(_TextPart(self))
+        return self._read[0]
+
+
+class _TextPart:
+    def __init__(self, text: Text) -> None:
+        self._text = text
+
+    async def fetch(self) -> None:
+        text = self._text
+        text._read.append(await text._payloads.read_text(text._reference, **text._owner))
+
+
+class EntryView(Lazy):
+    """Data at a place in a stored result; it has no aliases."""
+
+    __slots__ = ("_path", "_reader", "_reference")
+    _reader: Reader
+    _reference: Mapping[str, Any]
+    _path: Sequence[str | int]
+
+    def __init__(self, reader: Reader, reference: Mapping[str, Any], path: Sequence[str | int]) -> None:
+        put(self, "_reader", reader)
+        put(self, "_reference", reference)
+        put(self, "_path", path)
+
+    def _inner(self) -> Any:
+        value = self._reader.result(self._reference)
+        for key in self._path:
+            value = lookup(value, key, "path")
+            if isinstance(value, Undefined):
+                raise PayloadCorrupt(f"{self._reference['uri']} has no {key!r}")
+        return data_of(value)
+
+
+class LoopRecords(Lazy):
+    """The records of a loop's rows in item order.  An index opens one frame's output, or the parts that were persisted
+    before it was lost; what is nowhere failed with the frame, and rows of frames that never ran are null.  Of a
+    pipeline that runs once per frame there is one record for each frame that was given out."""
+
+    __slots__ = ("_firsts", "_frames", "_reader", "_total")
+    _reader: Reader
+    _frames: Sequence[Mapping[str, Any]]
+    _firsts: Sequence[int]
+    _total: int
+
+    def __init__(self, reader: Reader, document: Mapping[str, Any]) -> None:
+        frames = sorted(document["frames"], key=lambda frame: int(frame["first"]))
+        if "count" in document:
+            frames = _framewise(frames)
+        put(self, "_reader", reader)
+        put(self, "_frames", frames)
+        put(self, "_firsts", [frame["first"] for frame in frames])
+        put(self, "_total", document.get("count", document["total"]))
+
+    def _sample(self) -> object:
+        return []
+
+    def _is_keyed(self) -> bool:
+        return False
+
+    def __len__(self) -> int:
+        return self._total
+
+    def __bool__(self) -> bool:
+        return self._total > 0
+
+    def _find(self, key: object) -> object:
+        if not isinstance(key, int) or not -self._total <= key < self._total:
+            return MISSING
+        index = key % self._total
+        number = bisect_right(self._firsts, index) - 1
+        frame = self._frames[number] if number >= 0 else None
+        if frame is None or index >= frame["first"] + frame["rows"]:
+            return None
+        return self._record(frame, index)
+
+    def _record(self, frame: Mapping[str, Any], index: int) -> object:
+        if frame.get("records") is not None:
+            return frame["records"][index - frame["first"]]
+        if frame["ref"] is not None:
+            records = found(self._reader.payload(frame["ref"]).root(), "records")
+            return find(records, index - frame["first"])
+        for part in frame.get("parts", ()):
+            if any(first <= index < end for first, end in part["ranges"]):
+                document: Any = bare(self._reader.payload(part["ref"]).root())
+                return dict(document["rows"])[index]
+        return {"e": frame["error"]} if frame.get("error") is not None else None
+
+    def _cut(self, bounds: slice) -> object:
+        indexes = range(self._total)[bounds]
+        self._need([frame for frame in self._frames if _overlaps(frame, indexes)])
+        return [self._find(index) for index in indexes]
+
+    def _inner(self) -> Any:
+        return self._plain()
+
+    def _plain(self) -> object:
+        self._need(self._frames)
+        records: list[object] = [None] * self._total
+        for frame in self._frames:
+            first = frame["first"]
+            records[first : first + frame["rows"]] = self._of(frame)
+        return records
+
+    def _of(self, frame: Mapping[str, Any]) -> list[object]:
+        if frame.get("records") is not None:
+            return list(frame["records"])
+        if frame["ref"] is not None:
+            plain: Any = bare(found(self._reader.payload(frame["ref"]).root(), "records"))
+            return list(plain)
+        known: dict[int, object] = {}
+        for part in frame.get("parts", ()):
+            document: Any = bare(self._reader.payload(part["ref"]).root())
+            known.update(dict(document["rows"]))
+        lost = {"e": frame["error"]} if frame.get("error") is not None else None
+        return [known.get(index, lost) for index in range(frame["first"], frame["first"] + frame["rows"])]
+
+    def _need(self, frames: Sequence[Mapping[str, Any]]) -> None:
+        """Have all payloads of some frames fetched at once, instead of one after the other."""
+        missing: list[Fetchable] = []
+        for frame in frames:
+            references = (
+                [frame["ref"]] if frame["ref"] is not None else [part["ref"] for part in frame.get("parts", ())]
+            )
+            for reference in references if frame.get("records") is None else ():
+                payload = self._reader.payload(reference)
+                if not payload.is_read:
+                    missing.append(payload)
+        if missing:
+            raise Absent(Together(missing))
+
+
+def _framewise(frames: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The frames of a pipeline that ran once for each of them: each has one record, which stands for all its rows."""
+    if len(frames) == 1 and frames[0].get("records") is not None:
+        return [{**frames[0], "first": 0, "rows": len(frames[0]["records"])}]
+    return [{**frame, "first": number, "rows": 1, "parts": ()} for number, frame in enumerate(frames)]
+
+
+def _overlaps(frame: Mapping[str, Any], indexes: range) -> bool:
+    if not indexes:
+        return False
+    first, last = min(indexes[0], indexes[-1]), max(indexes[0], indexes[-1])
+    return bool(frame["first"] <= last and first < frame["first"] + frame["rows"])

@@ -1,0 +1,1 @@
+"""Frames in a worker: claiming their rows, running them, saying how they ended."""

@@ -1,0 +1,160 @@
+"""The result of a step on its way into the ledger: stored, measured, and what of it travels with its event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from noetl.core import limits
+from noetl.core.codec import canonical_bytes, ordered_bytes
+from noetl.core.credential_keys import is_credential
+from noetl.core.expression import FailedView, PipelineView, Undefined, View, bare, find, lookup, view_of
+from noetl.core.expression.views import MISSING, is_mapping, place_of
+from noetl.core.playbook.compiled import CompiledStep
+from noetl.core.playbook.storage.hints import EXTRA_NAMES, Hints, Selection
+from noetl.core.reference import Payload
+from noetl.core.results.failures import error_of
+from noetl.engine.stored.extras import extras_of
+from noetl.engine.stored.reader import Reader
+from noetl.engine.work.pipeline.run import Ended
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What there is of a result: its envelope as later commands will carry it, and its view."""
+
+    envelope: dict[str, Any]
+    view: object
+
+    def context(self) -> dict[str, object]:
+        """What its event says of it."""
+        names = ("stored", "selected", "meta", "error")
+        return {name: self.envelope[name] for name in names if self.envelope.get(name)}
+
+
+def kept_document(step: CompiledStep, ended: Ended) -> object:
+    """The result as it is stored: each task's result once."""
+    if not step.is_pipeline:
+        return ended.last.value if ended.last is not None else None
+    document: dict[str, object] = {"order": ended.run.order, "results": ended.run.results}
+    return {**document, "x": ended.run.stored} if ended.run.stored else document
+
+
+def size_of(step: CompiledStep, document: object, payload: Payload) -> int:
+    """The JSON size of the raw task results, each counted once (dsl §8.5)."""
+    if not step.is_pipeline or not isinstance(document, dict):
+        return payload.reference.bytes
+    order = document["order"]
+    around = {**document, "results": dict.fromkeys(order, 0)}
+    return payload.reference.bytes - len(ordered_bytes(around)) + len(order)
+
+
+def seen_result(step: CompiledStep, ended: Ended, payload: Payload | None, error: Mapping[str, object] | None) -> Seen:
+    """How a step's result looks to everybody else; `error` is what is recorded of its failure."""
+    document = kept_document(step, ended)
+    reference = None if payload is None else payload.reference.to_json()
+    envelope: dict[str, Any] = {"status": "ok" if error is None else "error", "ref": reference}
+    base = _view(step, document, None)
+    if payload is not None:
+        stored = external(step.hints, size_of(step, document, payload), base)
+        if stored is not None:
+            envelope["stored"] = stored
+        base = _view(step, document, extras_of(reference, stored, lambda: _view(step, document, None)))
+    if error is not None:
+        envelope["error"] = error
+        return Seen(envelope, FailedView(error_of(error), base))
+    if step.hints.select:
+        envelope["selected"] = selected(step.hints.select, base)
+        names = {alias: _value(base, path) for alias, path, _ in envelope["selected"] if alias is not None}
+        extras = base._extras if isinstance(base, View) and hasattr(base, "_extras") else {}
+        base = _view(step, document, {**extras, **names})
+    return Seen(envelope, base)
+
+
+def _view(step: CompiledStep, document: Any, extras: Mapping[str, object] | None) -> object:
+    if not step.is_pipeline:
+        return view_of(document, extras=extras)
+    return PipelineView(document["order"], document["results"], extras=extras, tasks=document.get("x"))
+
+
+def external(hints: Hints, size: int, view: object) -> dict[str, object] | None:
+    """What is recorded of a result that counts as stored externally; None for one that does not."""
+    stored = hints.stored(size)
+    own = sorted(name for name in EXTRA_NAMES if is_mapping(view) and find(view, name) is not MISSING)
+    return {**stored, "own": own} if stored is not None and own else stored
+
+
+def selected(selections: Sequence[Selection], view: object) -> list[list[object]]:
+    """The selected fields that there are: with their values as far as these fit into an event; one that has a name of
+    its own at least with its place."""
+    found: list[list[object]] = []
+    valued: dict[int, object] = {}
+    for selection in selections:
+        value, place = _value(view, selection.path), _place(view, selection.path)
+        is_other = selection.alias is not None and selection.path != (selection.alias,)
+        if isinstance(value, Undefined) or place is None or (is_other and _has(view, selection.alias)):
+            continue
+        size = len(canonical_bytes(bare(value)))
+        if size <= limits.ATOM_BYTES_MAX and not is_credential([tuple(map(str, selection.path))], bare(value)):
+            valued[len(found)] = bare(value)
+        found.append([selection.alias, list(selection.path), {"a": list(place)}])
+    total = len(canonical_bytes([entry for entry in found if entry[0] is not None]))
+    for number, value in valued.items():
+        entry = [*found[number][:2], {"v": value}]
+        grown = total + len(canonical_bytes(entry)) - (len(canonical_bytes(found[number])) if entry[0] else 0)
+        if grown <= limits.SELECTED_BYTES_MAX:
+            found[number], total = entry, grown
+    return [entry for entry in found if entry[0] is not None or "v" in entry[2]]  # type: ignore[operator]
+
+
+def _has(view: object, name: object) -> bool:
+    """Whether a result has a key of its own under a name; what it would be called beside is no key."""
+    return place_of(view, name) == (name,)
+
+
+def _value(view: object, path: Sequence[str | int]) -> object:
+    value = view
+    for key in path:
+        value = lookup(value, key, ".".join(map(str, path)))
+    return value
+
+
+def _place(view: object, path: Sequence[str | int]) -> tuple[str | int, ...] | None:
+    place: tuple[str | int, ...] = ()
+    subject = view
+    for key in path:
+        below = place_of(subject, key)
+        if below is None:
+            return None
+        place += below
+        subject = lookup(subject, key, "path")
+    return place
+
+
+def seen_loop(
+    reader: Reader,
+    step: CompiledStep,
+    document: Mapping[str, Any],
+    *,
+    payload: Payload,
+    size: int,
+    error: Mapping[str, object] | None,
+) -> Seen:
+    """How the result of a loop looks to everybody else; `size` is that of its rows.  Raises Absent."""
+    reference = payload.reference.to_json()
+    base = reader.loop(document)
+    # Rows that were few enough to be kept in the document have their bytes there.
+    stored = external(step.hints, max(size, payload.reference.bytes), base)
+    envelope: dict[str, Any] = {"status": "ok" if error is None else "error", "ref": reference}
+    if stored is not None:
+        envelope["stored"] = stored
+    base = reader.loop(document, extras_of(reference, stored, lambda: reader.loop(document)))
+    if error is not None:
+        envelope["error"] = error
+        return Seen(envelope, FailedView(error_of(error), base))
+    if step.hints.select:
+        envelope["selected"] = selected(step.hints.select, base)
+        names = {alias: _value(base, path) for alias, path, _ in envelope["selected"] if alias is not None}
+        base = reader.loop(document, {**base._extras, **names})
+    return Seen(envelope, base)
