@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from noetl.cli.main import _parser
 from noetl.core.playbook.compile import compile_playbook
@@ -58,13 +57,18 @@ def test_make_targets_of_the_readme_exist() -> None:
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_the_playbook_of_the_readme_is_valid() -> None:
-    text = (ROOT / "README.md").read_text()
-    blocks = [block for language, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.S | re.M) if language == "yaml"]
-    assert blocks
-    for block in blocks:
-        document = yaml.safe_load(block)
-        compile_playbook(yaml.safe_dump(document), file="README.md", kinds=tool_kinds())
+def playbooks() -> list[tuple[str, str]]:
+    found = []
+    for document in DOCUMENTS:
+        blocks = re.findall(r"^```yaml\n(.*?)^```", document.read_text(), re.S | re.M)
+        found += [(document.name, block) for block in blocks if block.startswith("apiVersion:")]
+    assert found
+    return found
+
+
+@pytest.mark.parametrize(("document", "block"), playbooks(), ids=[name for name, _ in playbooks()])
+def test_every_playbook_of_the_documents_is_valid_and_has_no_warning(document: str, block: str) -> None:
+    assert compile_playbook(block, file=document, kinds=tool_kinds()).warnings == ()
 
 
 def test_every_verb_has_a_help_text() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
 from tests.support.engine import Told, running_engine
+from tests.support.thresholds import USUAL, ZERO, thresholds
 from tests.support.web import web_server
 
 
@@ -395,3 +397,43 @@ async def test_a_large_value_may_stand_anywhere_in_the_context(address: str, tmp
     assert [one for one in warnings if one] == []
     assert fold_all(told.events) == told.state
     assert max(len(str(event)) for event in told.events) < 16_000
+
+
+@pytest.mark.parametrize("limits", [ZERO, USUAL], ids=["zero", "usual"])
+@asynchronous
+async def test_an_outcome_is_the_same_wherever_it_is_looked_at(
+    address: str, tmp_path: Path, limits: Mapping[str, int]
+) -> None:
+    """By the worker that ran the step, by one that is asked, and by a child process of either."""
+    async with web_server(pages) as port, running_engine(address, tmp_path) as engine:
+        with thresholds(limits):
+            told = await engine.run(
+                """
+                workflow:
+                  - step: bad
+                    tool: {kind: python, code: 'raise KeyError("gone")'}
+                    next:
+                      - step: get
+                        when: "{{ 'KeyError' in output.py.traceback and output.error.code == 'PY_KeyError' }}"
+                        set:
+                          a: >-
+                            {% for x in [1] %}{{ error.exception_type }}{{ 'gone' in output.py.traceback }}{% endfor %}
+                          b: "{{ [output.http is none, output.pg is none, output.ref is none, output.meta.attempt] }}"
+                  - step: get
+                    tool: {kind: http, url: "{{ url }}/pages", params: {page: 3}}
+                    set:
+                      c: "{{ [output.http.status, output.http.headers is mapping, output.paging.page] }}"
+                      d: "{% for x in output.items %}{{ x * output.http.status }},{% endfor %}"
+                    next: [{step: end}]
+                  - step: end
+                    tool: {kind: noop, result: "{{ ctx }}"}
+                """,
+                {"url": f"http://127.0.0.1:{port}"},
+            )
+    assert told.state.status is Status.COMPLETED, told.state.failure
+    assert told.result == {
+        "a": "KeyErrorTrue",
+        "b": [True, True, True, 1],
+        "c": [200, True, 3],
+        "d": "200,400,",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -13,9 +14,10 @@ from noetl.core.codec import canonical_bytes, ordered_bytes
 from noetl.core.errors import PayloadCorrupt, PayloadMissing
 from noetl.core.execution.state import Entry, entry_from_json
 from noetl.core.execution.writes import nested, write
-from noetl.core.expression import bare, compile_template, render
-from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, Reference
+from noetl.core.expression import Scope, bare, compile_template, loaded, pack, render, unpack
+from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, MEDIA_PIPELINE, Reference
 from noetl.engine.payloads import Payloads
+from noetl.engine.stored.outcome import output_of
 from noetl.engine.stored.places import stored_place
 from noetl.engine.stored.reader import Reader
 from noetl.engine.stored.sources import settled
@@ -288,3 +290,64 @@ async def test_a_large_value_is_pointed_at_wherever_a_path_leads() -> None:
         assert canonical_bytes(value) == canonical_bytes(BIG if count is None else ROWS)
     for small in (("s", "pull", "body", "note"), ("s", "missing"), ("e", "rows", 0, "text")):
         assert await settled(lambda path=small: stored_place(names, path, 1_024)) is None  # type: ignore[misc]
+
+
+# --- on their way to a child process ---------------------------------------------------------------------
+
+
+@asynchronous
+async def test_names_that_go_to_a_child_process_are_complete() -> None:
+    shelf = Shelf()
+    error = {"kind": "python", "code": None, "status": None, "retryable": False, "message": "boom"}
+    with thresholds(ZERO):
+        names: dict[str, Any] = {}
+        reader = Reader(shelf.payloads(), **OWNER)
+        stored = {"store": "kv", "bytes": 9, "preview": 8}
+        reference = await shelf.keep({"rows": [1, 2], "n": 3})
+        names["plain"] = reader.step(shelf.envelope(stored=stored))
+        names["failed"] = reader.step(shelf.envelope(status="error", error=error))
+        names["part"] = reader.entry({"ref": reference, "path": ["rows"]})
+        patch = {"below": ["x", "y"], "ref": reference, "path": ["n"]}
+        names["patched"] = reader.entry({"v": {"x": {"z": 1}}, "patches": [patch]})
+        await shelf.keep([7, 8])
+        names["rows"] = reader.step(shelf.envelope())
+        await shelf.keep("text")
+        names["text"] = reader.step(shelf.envelope())
+        await shelf.keep({"order": ["a"], "results": {"a": {"n": 5}}, "x": {"a": {"_store": "kv"}}}, MEDIA_PIPELINE)
+        names["pipe"] = reader.step(shelf.envelope())
+        names["bad_pipe"] = reader.step(shelf.envelope(status="error", error=error))
+        frames = [
+            {"first": 0, "rows": 2, "ref": await shelf.keep({"first": 0, "records": [{"v": {"n": 1}}, {"v": 2}]})}
+        ]
+        counts = {"total": 2, "success": 2, "failed": 0, "status": "ok"}
+        await shelf.keep({**counts, "frames": frames}, MEDIA_LOOP)
+        names["loop"] = reader.step(shelf.envelope())
+        names["bad_loop"] = reader.step(shelf.envelope(status="error", error=error))
+        names["output"] = output_of(shelf.envelope(stored=stored), names["loop"])
+        names["wrong"] = output_of(shelf.envelope(status="error", error=error), names["bad_pipe"])
+        names["ctx"] = Scope({"part": names["part"]}, {"loop": names["loop"]})
+        names["steps"] = {"pipe": names["pipe"], "n": 1}
+        complete = await settled(lambda: {name: loaded(value) for name, value in names.items()})
+    shelf.store._contents.clear()
+    arrived = unpack(json.loads(json.dumps(pack(complete))))
+    for expression, value in (
+        ("plain.rows | length + plain.n", 5),
+        ("plain._preview", '{"rows":'),
+        ("failed.error.message ~ failed.n", "boom3"),
+        ("part[1] + patched.x.y + patched.x.z", 6),
+        ("rows.data[1]", 8),
+        ("text ~ text.data", "texttext"),
+        ("pipe.n + pipe.a.n + pipe._prev.n", 15),
+        ("pipe.a._store ~ pipe.status", "kvok"),
+        ("bad_pipe.status ~ bad_pipe.results.a.n", "error5"),
+        ("loop.results[0].data.n + loop.data[1] + loop.count", 5),
+        ("bad_loop.error.kind ~ bad_loop.results[1]", "python2"),
+        ("output.status ~ output.data.count ~ output.results[1] ~ (output.ref.bytes > 1)", "ok22True"),
+        ("wrong.error.kind ~ wrong.data.a.n ~ wrong.a.status", "python5ok"),
+        ("ctx.part[0] + ctx.loop.results[1]", 3),
+        ("ctx", {"part": [1, 2]}),
+        ("steps.pipe.a.n + steps.n", 6),
+    ):
+        template = compile_template("{{ " + expression + " }}")
+        assert render(template, arrived) == value, expression
+        assert render(template, complete) == value, expression

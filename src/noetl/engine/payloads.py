@@ -127,6 +127,14 @@ class Payloads:
         self._stores: Mapping[str, PayloadStore] = {STORE_SMALL: small, STORE_LARGE: large}
         self._cache = _Cache()
         self._is_patient = False
+        self._announced: Callable[[], Awaitable[None]] | None = None
+
+    def awaiting(self, announced: Callable[[], Awaitable[None]]) -> Payloads:
+        """For a command that is prepared while its claim is being committed: the payloads that it reads may be in the
+        same commit.  What is missing is asked for again when `announced` returns.  The cache is the same."""
+        found = Payloads(small=self._small, large=self._large)
+        found._cache, found._is_patient, found._announced = self._cache, self._is_patient, announced
+        return found
 
     def patient(self) -> Payloads:
         """For a worker, whose command would otherwise fail: a store that is away for a while is asked again until it
@@ -221,6 +229,12 @@ class Payloads:
         store = self._stores.get(reference.store)
         if store is None:
             raise PayloadMissing(f"{reference.uri} is in the store {reference.store!r}, which is not configured")
+        try:
+            return await store.get(reference, tenant_id=tenant_id, organization_id=organization_id)
+        except PayloadMissing:
+            if self._announced is None:
+                raise
+        await self._announced()
         return await store.get(reference, tenant_id=tenant_id, organization_id=organization_id)
 
     async def read_json(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> Any:

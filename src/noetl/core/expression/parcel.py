@@ -52,7 +52,7 @@ def _pack_view(value: View) -> dict[str, object]:
         return {"view": bare(value), "extras": _plain_of(value._extras)}
     if isinstance(value, OutputView):
         is_raw = not isinstance(value._fields["data"], View)
-        fields = {name: item for name, item in value._fields.items() if name != "data"}
+        fields = {name: plain(item) for name, item in value._fields.items() if name != "data"}
         packed_data = _pack(value._fields["data"])
         return {"output": fields, "data": packed_data, "http": is_raw and isinstance(value._data_view, ResultView)}
     if isinstance(value, Scope):

@@ -15,6 +15,7 @@ from noetl.core.errors import (
     Transient,
 )
 from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.engine.payloads import Payloads
 from noetl.engine.work.children import child_outcome
 from noetl.engine.work.evaluations import Evaluations
 from noetl.engine.work.facts import Facts, failed, stopped
@@ -41,9 +42,7 @@ class Worker:
         self._playbooks = parts.playbooks
         self._payloads = parts.payloads
         self._clock = parts.clock
-        self._names = NameBuilder(parts.payloads)
         self._facts = Facts(parts.payloads, parts.clock)
-        self._evaluations = Evaluations(self._facts, parts.payloads, parts.renderer, parts.clock)
         self._running = Running()
 
     async def run(self) -> None:
@@ -111,30 +110,31 @@ class Worker:
 
     async def _fact(self, message: CommandMessage, work: Work, started: float) -> Fact:
         body: Any = message.body
+        # What was announced is prepared while it is committed, and so may be what it reads.
+        parts = replace(self._parts, payloads=self._payloads.awaiting(lambda: self._session.confirmed(message)))
         while True:
             try:
-                playbook, names, run = await self._load(message)
+                playbook, names, run = await self._load(message, parts.payloads)
                 break
             except Transient as error:
                 # Nothing has happened yet: a store that is away for a while is no failure of the command.
                 log.warning("waiting for a payload", extra={"event": "payload.unavailable", "reason": str(error)})
                 await asyncio.sleep(LOAD_AGAIN_SECONDS)
         step = playbook.steps[body["step"]]
+        evaluations = Evaluations(self._facts, parts.payloads, parts.renderer, parts.clock)
         if body["kind"] == "evaluate":
-            return await self._evaluations.evaluate(message, playbook, names, str(body["expression"]))
+            return await evaluations.evaluate(message, playbook, names, str(body["expression"]))
         if body["kind"] == "collect":
-            return await self._evaluations.collect(message, playbook, step, names)
+            return await evaluations.collect(message, playbook, step, names)
         if body["kind"] == "seal":
             if "cursor" in body["stage"]:
                 return await seal_cursor(self._facts, message, step)
-            return await self._evaluations.seal(message, step)
+            return await evaluations.seal(message, step)
         if body["kind"] == "frame":
-            frame = FrameRun(
-                self._parts, self._facts, message=message, playbook=playbook, step=step, names=names, run=run
-            )
+            frame = FrameRun(parts, self._facts, message=message, playbook=playbook, step=step, names=names, run=run)
             work.drains_by(frame.drain)
             return await frame.perform()
-        pipeline = Pipeline(self._parts, message=message, playbook=playbook, step=step, names=names, run=run)
+        pipeline = Pipeline(parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
         if ended.child is not None:
             return await self._facts.child_started(message, ended)
@@ -142,16 +142,18 @@ class Worker:
             return await self._facts.waiting(message, ended)
         return await self._facts.finished(message, step, ended, started)
 
-    async def _load(self, message: CommandMessage) -> tuple[CompiledPlaybook, dict[str, object], Run]:
+    async def _load(
+        self, message: CommandMessage, payloads: Payloads
+    ) -> tuple[CompiledPlaybook, dict[str, object], Run]:
         """Everything that must be read before the command can begin."""
         body: Any = message.body
         owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
         playbook = await self._playbooks.pinned(body["playbook"], **owner)
-        names = await self._names.build(message, spec=playbook.playbook.spec)
+        names = await NameBuilder(payloads).build(message, spec=playbook.playbook.spec)
         if body.get("resume") is None:
             return playbook, names, Run()
-        saved = await self._payloads.read_json(body["resume"], **owner)
+        saved = await payloads.read_json(body["resume"], **owner)
         # A copy: the run changes its memory, and the payload cache keeps what it read.
         run = Run(**deepcopy(saved))
-        run.child = await child_outcome(self._payloads, message)
+        run.child = await child_outcome(payloads, message)
         return playbook, names, run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from noetl.core.expression.values import plain
 from noetl.core.expression.views.absence import put
 from noetl.core.expression.views.base import MISSING, Path, View, bare, find, get, loaded, place_of
 from noetl.core.expression.views.results import ResultView, is_http, is_mapping
@@ -31,7 +32,7 @@ class OutputView(View):
         return dict(self._fields)
 
     def _plain(self) -> object:
-        return {name: bare(value) for name, value in self._fields.items()}
+        return {name: bare(value) if name == "data" else plain(value) for name, value in self._fields.items()}
 
     def _find(self, key: object) -> object:
         if key in _DATA:
@@ -45,7 +46,7 @@ class OutputView(View):
         return None if key in self._fields else place_of(self._data_view, key)
 
     def _loaded(self) -> object:
-        fields = {name: value for name, value in self._fields.items() if name not in ("status", "data")}
+        fields = {name: loaded(value) for name, value in self._fields.items() if name not in ("status", "data")}
         has_body = isinstance(self._data_view, ResultView) and not isinstance(self._fields["data"], View)
         status = str(self._fields["status"])
         return OutputView(status=status, data=loaded(self._fields["data"]), http_result=has_body, **fields)

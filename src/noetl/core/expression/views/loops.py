@@ -37,7 +37,8 @@ def row_view(record: object) -> object:
     if record is None:
         return None
     kept = get(record, "p")
-    view = view_of(found(record, "v"), extras=found(record, "x")) if kept is MISSING else kept_pipeline(kept)
+    beside: Any = bare(found(record, "x"))
+    view = view_of(found(record, "v"), extras=beside) if kept is MISSING else kept_pipeline(kept)
     if get(record, "e") is MISSING:
         return view
     error: Any = bare(found(record, "e"))

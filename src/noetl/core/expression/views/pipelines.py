@@ -195,7 +195,8 @@ def kept_pipeline(document: object, extras: Mapping[str, object] | None = None) 
     """The view of a list pipeline as it is kept; the document may be lazy."""
     order: Any = bare(found(document, "order"))
     results = {label: found(found(document, "results"), label) for label in order}
-    return PipelineView(order, results, extras=extras, tasks=found(document, "x"))
+    tasks: Any = bare(found(document, "x"))
+    return PipelineView(order, results, extras=extras, tasks=tasks)
 
 
 def found(mapping: object, key: str) -> Any:
