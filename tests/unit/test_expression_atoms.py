@@ -459,3 +459,22 @@ def test_the_property_was_tried_on_what_matters() -> None:
 def test_conditions_split_like_templates() -> None:
     plan = atoms_of(compile_condition("load.n > 1 and ctx.x"), STEPS, None, condition=True)
     assert sources(plan) == ["load.n > 1"]
+
+
+def test_results_inside_a_result_are_views_which_are_not_recorded() -> None:
+    """Of `s.pull` only a worker can tell `status`: recorded as data it has lost its aliases."""
+    nested = {"s": frozenset({"pull", "results"}), "each": frozenset({"results", "data", "result"})}
+    steps = frozenset({"s", "each"})
+    for source in (
+        "{{ (s.pull if x else 1).status }}",
+        "{{ (s.results.pull if x else 1).status }}",
+        "{{ (steps.s.pull if x else 1).status }}",
+        "{{ (output.pull if x else 1).status }}",
+        "{{ (output.data.pull if x else 1).status }}",
+        "{{ (each.results[0] if x else 1).status }}",
+        "{{ each.results | map(attribute=x) | list }}",
+    ):
+        template = compile_template(source)
+        assert not atoms_of(template, steps, "s", nested=nested).evaluable, source
+    for source in ("{{ (s.other if x else 1).status }}", "{{ (s.pull.rows if x else 1)[0] }}", "{{ s.pull.n + x }}"):
+        assert atoms_of(compile_template(source), steps, "s", nested=nested).evaluable, source

@@ -34,6 +34,7 @@ def hints(keys: str, *, tool: str = "kind: noop") -> Hints:
             "spec: {result: {inline_max_bytes: 3, preview_max_bytes: 4}}",
             Hints(inline_max_bytes=1, store="kv", preview_max_bytes=4),
         ),
+        ("output_select: [n]", "kind: noop", Hints(select=(Selection(("n",)),))),
         (
             "output: {select: [{path: $.a.b, as: c}], output_select: [n]}",
             "kind: noop, output_select: [x.y, n]",

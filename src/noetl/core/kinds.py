@@ -100,7 +100,8 @@ KINDS: Mapping[str, EventKind] = {
             event_type=COMMAND_COMPLETED,
             aggregate_type="command",
             transition_key="command.terminal/<command>",
-            says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.",
+            says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.  "
+            "`result.context` also has `stored` for an external result, and the fields that were `selected`.",
             meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings", "scripts"),
             has_result=True,
             has_writes=True,

@@ -12,7 +12,7 @@ from noetl.core.playbook.reading.loops import read_loop
 from noetl.core.playbook.reading.routing import read_next
 from noetl.core.playbook.reading.tasks import Tools, read_tasks
 from noetl.core.playbook.reading.timeouts import step_timeout
-from noetl.core.playbook.storage.reading import step_hints
+from noetl.core.playbook.storage.reading import step_output
 
 STEP_KEYS = ("step", "desc", "tool", "next", "loop", "set", "input", "output", "output_select", "spec", "when", "args")
 RETIRED_STEP_KEYS = {
@@ -102,7 +102,7 @@ def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Fin
         timeout_seconds=step_timeout(name, entry.get("spec"), path, findings),
         admit=read_admit(name, entry.get("spec"), path, findings),
         when=read_guard(name, entry, path, findings),
-        output=step_hints(entry, Spot(findings, f"step {name!r}", path, name)),
+        output=step_output(entry, Spot(findings, f"step {name!r}", path, name)),
         place=path,
     )
 

@@ -50,8 +50,8 @@ def read_selected(value: object, spot: Spot) -> Hints:
     return Hints(select=tuple(_selections(value, spot)))
 
 
-def step_hints(entry: Mapping[str, object], spot: Spot) -> Hints:
-    """All that a step says: `output` below its own `output_select`."""
+def step_output(entry: Mapping[str, object], spot: Spot) -> Hints:
+    """All that a step says: its `output`, and `output_select` beside it."""
     found = read_hints(entry.get("output"), spot.at("output"))
     return found.under(read_selected(entry.get("output_select"), spot.at("output_select")))
 
