@@ -323,11 +323,12 @@ async def test_a_credential_that_was_not_resolved_is_an_auth_failure(name: objec
 async def test_two_hundred_calls_run_at_once(standin: str) -> None:
     async with http_tool() as tool:
         await tool.run(http_call(f"{standin}/api/v1/concurrency/reset", method="POST"))
-        url = f"{standin}/api/v1/concurrency/probe?delay_seconds=0.7"
+        url = f"{standin}/api/v1/concurrency/probe?delay_seconds=1.5"
         results = await asyncio.gather(*(tool.run(http_call(url)) for _ in range(200)))
         assert [result.failure for result in results] == [None] * 200
         stats: Any = (await tool.run(http_call(f"{standin}/api/v1/concurrency/stats"))).value
-    assert stats["data"]["max_active"] == 200
+    # On a busy machine the first may have ended before the last began; a pool of the usual hundred would show.
+    assert stats["data"]["max_active"] > 150
 
 
 @asynchronous
