@@ -148,6 +148,29 @@ class Lazy(View):
         return inner._loaded() if isinstance(inner, View) else inner
 
 
+class Composed(Lazy):
+    """A mapping that is put together from parts: a result with aliases of its own, or the data behind them."""
+
+    __slots__ = ()
+    _is_data: bool
+
+    def _with(self, *, aliases: bool, is_data: bool = False) -> View:
+        """The same parts with or without the aliases."""
+        raise NotImplementedError
+
+    def _data(self) -> object:
+        return self._with(aliases=False, is_data=True)
+
+    def _unaliased(self) -> object:
+        return self._with(aliases=False, is_data=self._is_data)
+
+    def _sample(self) -> object:
+        return {}
+
+    def _is_keyed(self) -> bool:
+        return True
+
+
 class Scope(View):
     """A mapping that holds views, with fallbacks, any of them lazy (`ctx`, `steps`, `results`).
 

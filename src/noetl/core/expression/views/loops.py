@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core.expression.views.absence import put
-from noetl.core.expression.views.base import MISSING, Lazy, Made, Path, View, bare, data_of, find, get
+from noetl.core.expression.views.base import MISSING, Composed, Lazy, Made, Path, View, bare, data_of, find, get
 from noetl.core.expression.views.pipelines import FailedView, failed_view, found, kept_pipeline, pipeline_result
 from noetl.core.expression.views.results import SELF, plain_of, view_of
 
@@ -109,7 +109,7 @@ class ResultRows(Lazy):
         return (key,) if type(key) is int and -len(self) <= key < len(self) else None
 
 
-class LoopView(Lazy):
+class LoopView(Composed):
     """The result of a loop: its summary, and its rows as `results`, `data` and `result`."""
 
     __slots__ = ("_aliases", "_extras", "_is_data", "_rows", "_summary")
@@ -142,18 +142,6 @@ class LoopView(Lazy):
 
     def _plain(self) -> object:
         return {**self._summary, "results": bare(self._rows)}
-
-    def _data(self) -> object:
-        return self._with(aliases=False, is_data=True)
-
-    def _unaliased(self) -> object:
-        return self._with(aliases=False, is_data=self._is_data)
-
-    def _sample(self) -> object:
-        return {}
-
-    def _is_keyed(self) -> bool:
-        return True
 
     def _loaded(self) -> object:
         rows: Any = self._rows._loaded()

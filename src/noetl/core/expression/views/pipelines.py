@@ -10,6 +10,7 @@ from noetl.core.expression.views.absence import put
 from noetl.core.expression.views.base import (
     COUNTED_MAX,
     MISSING,
+    Composed,
     Lazy,
     Path,
     bare,
@@ -39,7 +40,7 @@ def pipeline_result(order: Sequence[str], results: Mapping[str, object]) -> dict
     return {**merged, **results, "results": dict(results), "_prev": last}
 
 
-class PipelineView(Lazy):
+class PipelineView(Composed):
     """The result of a list pipeline, without merging what nobody reads.
 
     Task results are result views themselves (`s.pull.x` falls through to the body of `pull`), except in the plain form:
@@ -80,18 +81,6 @@ class PipelineView(Lazy):
 
     def _plain(self) -> object:
         return pipeline_result(self._order, plain_of(self._results))
-
-    def _data(self) -> object:
-        return self._with(aliases=False, is_data=True)
-
-    def _unaliased(self) -> object:
-        return self._with(aliases=False, is_data=self._is_data)
-
-    def _sample(self) -> object:
-        return {}
-
-    def _is_keyed(self) -> bool:
-        return True
 
     def _loaded(self) -> object:
         return PipelineView(
@@ -214,7 +203,7 @@ def failed_view(error: Mapping[str, object] | None, partial: object) -> dict[str
     return {**base, "status": "error", "error": error}
 
 
-class FailedView(Lazy):
+class FailedView(Composed):
     """A failed result: `status` and `error` beside what was done before; an http body is searched as ever."""
 
     __slots__ = ("_aliases", "_error", "_is_data", "_view")
@@ -240,18 +229,6 @@ class FailedView(Lazy):
 
     def _plain(self) -> object:
         return failed_view(self._error, bare(self._view))
-
-    def _data(self) -> object:
-        return self._with(aliases=False, is_data=True)
-
-    def _unaliased(self) -> object:
-        return self._with(aliases=False, is_data=self._is_data)
-
-    def _sample(self) -> object:
-        return {}
-
-    def _is_keyed(self) -> bool:
-        return True
 
     def _bytes_min(self) -> int:
         return bytes_min(self._view, COUNTED_MAX)
