@@ -136,7 +136,7 @@ def test_a_step_with_only_next_does_nothing_with_a_warning() -> None:
     text = workflow("- {step: a, next: end, input: {x: 1}}")
     (task,) = playbook(text).steps[0].tasks
     assert (task.kind, task.label, task.input) == ("noop", "a_task", {"x": 1})
-    assert warnings(text)["implicit_noop"] == "step 'a' has no tool: it does nothing"
+    assert warnings(text)["implicit_noop"] == "step 'a': has no tool and does nothing"
 
 
 def test_step_args_are_input_with_a_warning() -> None:

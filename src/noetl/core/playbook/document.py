@@ -324,15 +324,6 @@ class Findings:
         near = get_close_matches(word, alike[:_SUGGESTION_WORDS_MAX], n=1) if len(word) <= _SUGGESTED_CHARS_MAX else []
         return f" (did you mean {near[0]!r}?)" if near else ""
 
-    def warn_unknown(
-        self, where: str, entry: Mapping[str, object], known: frozenset[str], path: Path, *, step: str
-    ) -> None:
-        """A key that nobody reads is a slip of the pen more often than not."""
-        for key in entry:
-            if key not in known:
-                hint = self.suggestion(key, known)
-                self.warn("unknown_key", f"{where}: unknown key {key!r} is ignored{hint}", (*path, key), step=step)
-
 
 @dataclass(frozen=True, slots=True)
 class Spot:

@@ -47,11 +47,11 @@ def _read_rule(entry: object, spot: Spot) -> AdmitRule | None:
     return AdmitRule(when=when, allow=allow, place=spot.place)
 
 
-def read_guard(step: str, entry: Mapping[str, object], path: Path, findings: Findings) -> str | bool | None:
+def read_guard(entry: Mapping[str, object], spot: Spot) -> str | bool | None:
     """The deprecated `when` of a step; one that is left empty guards nothing."""
     if "when" not in entry:
         return None
-    when, spot = entry["when"], Spot(findings, f"step {step!r}", path, step)
+    when = entry["when"]
     spot.warn("deprecated_when", "`when` of a step is deprecated, use spec.policy.admit or `when` of arcs", "when")
     if when is None or isinstance(when, str | bool):
         return when

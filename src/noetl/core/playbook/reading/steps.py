@@ -70,57 +70,43 @@ def _check_totals(steps: list[Step], findings: Findings) -> None:
 
 
 def _read_step(name: str, entry: Mapping[str, object], path: Path, findings: Findings, tools: Tools) -> Step:
-    _check_step_keys(name, entry, path, findings)
+    spot = Spot(findings, f"step {name!r}", path, name)
+    _check_step_keys(entry, spot)
     step_input = entry.get("input", entry.get("args"))
     if step_input is not None and not isinstance(step_input, dict):
-        findings.error("input_shape", f"step {name!r}: input must be a mapping", (*path, "input"), step=name)
+        spot.error("input_shape", "input must be a mapping", "input")
         step_input = None
     values = entry.get("set") or {}
     if not isinstance(values, dict):
-        findings.error("set_shape", f"step {name!r}: set must be a mapping", (*path, "set"), step=name)
+        spot.error("set_shape", "set must be a mapping", "set")
         values = {}
-    if entry.get("tool") is None:
-        if "next" not in entry:
-            findings.error("tool_required", f"step {name!r} needs `tool` or `next`", path, step=name)
-        else:
-            findings.warn("implicit_noop", f"step {name!r} has no tool: it does nothing", path, step=name)
-    tasks = read_tasks(
-        name,
-        entry.get("tool"),
-        step_input=step_input or {},
-        path=(*path, "tool"),
-        findings=findings,
-        tools=tools,
-    )
+    tool = entry.get("tool")
+    if tool is None and "next" not in entry:
+        spot.error("tool_required", "needs `tool` or `next`")
+    elif tool is None:
+        spot.warn("implicit_noop", "has no tool and does nothing")
+    tasks = read_tasks(name, tool, step_input=step_input or {}, path=(*path, "tool"), findings=findings, tools=tools)
     return Step(
         name=name,
         tasks=tasks,
-        is_pipeline=isinstance(entry.get("tool"), list),
-        next=read_next(name, entry, path, findings),
+        is_pipeline=isinstance(tool, list),
+        next=read_next(entry, spot),
         set=values,
         loop=read_loop(name, entry, path, findings, tasks),
         timeout_seconds=step_timeout(name, entry.get("spec"), path, findings),
         admit=read_admit(name, entry.get("spec"), path, findings),
-        when=read_guard(name, entry, path, findings),
-        output=step_output(entry, Spot(findings, f"step {name!r}", path, name)),
+        when=read_guard(entry, spot),
+        output=step_output(entry, spot),
         place=path,
     )
 
 
-def _check_step_keys(name: str, entry: Mapping[str, object], path: Path, findings: Findings) -> None:
+def _check_step_keys(entry: Mapping[str, object], spot: Spot) -> None:
     for key, hint in RETIRED_STEP_KEYS.items():
         if key in entry:
-            findings.error(
-                "retired_step_key", f"step {name!r}: key {key!r} is retired, {hint}", (*path, key), step=name
-            )
+            spot.error("retired_step_key", f"key {key!r} is retired, {hint}", key)
     if "args" in entry:
-        findings.warn("deprecated_args", f"step {name!r}: use input instead of args", (*path, "args"), step=name)
+        spot.warn("deprecated_args", "use input instead of args", "args")
     for key in entry:
         if key not in STEP_KEYS and key not in RETIRED_STEP_KEYS:
-            hint = findings.suggestion(key, STEP_KEYS)
-            findings.warn(
-                "unknown_step_key",
-                f"step {name!r}: unknown key {key!r} is ignored{hint}",
-                (*path, key),
-                step=name,
-            )
+            spot.warn("unknown_step_key", f"unknown key {key!r} is ignored{spot.near(key, STEP_KEYS)}", key)
