@@ -5,6 +5,7 @@ Templates are pure, so looking twice gives the same."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -42,8 +43,16 @@ class Together:
         self._parts = parts
 
     async def fetch(self) -> None:
-        for part in self._parts:
-            await part.fetch()
+        """A few at a time: for a worker that is far from the store each of them is a way there and back."""
+        waiting = iter(self._parts)
+
+        async def lane() -> None:
+            for part in waiting:
+                await part.fetch()
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(limits.STORED_FETCHES_MAX, len(self._parts))):
+                group.create_task(lane())
 
 
 class StoredPayload:

@@ -39,7 +39,18 @@ class Evaluations:
         self._renderer = renderer
         self._clock = clock
 
-    async def evaluate(
+    async def perform(
+        self, message: CommandMessage, playbook: CompiledPlaybook, step: CompiledStep, names: dict[str, object]
+    ) -> Fact:
+        body: Any = message.body
+        if body["kind"] == "evaluate":
+            return await self._evaluate(message, playbook, names, str(body["expression"]))
+        if body["kind"] == "collect":
+            return await self._collect(message, playbook, step, names)
+        assert body["kind"] == "seal"
+        return await self._seal(message, step)
+
+    async def _evaluate(
         self, message: CommandMessage, playbook: CompiledPlaybook, names: dict[str, object], key: str
     ) -> Fact:
         """Compute one expression of the router where the data is."""
@@ -82,7 +93,7 @@ class Evaluations:
         path = template.path
         return await settled(lambda: stored_place(names, path, limits.ATOM_BYTES_MAX))
 
-    async def collect(
+    async def _collect(
         self, message: CommandMessage, playbook: CompiledPlaybook, step: CompiledStep, names: dict[str, object]
     ) -> Fact:
         """Evaluate the collection of a loop.  One that is stored already is read where it is; any other is stored in
@@ -136,7 +147,7 @@ class Evaluations:
         """The time of the event that made the router ask: whoever evaluates, and when, must not matter."""
         return str(message.body.get("now") or self._clock.now())
 
-    async def seal(self, message: CommandMessage, step: CompiledStep) -> Fact:
+    async def _seal(self, message: CommandMessage, step: CompiledStep) -> Fact:
         """Write the result of a loop: a manifest of its frames' outputs in item order, or the rows themselves when they
         are few."""
         stage: Any = message.body["stage"]

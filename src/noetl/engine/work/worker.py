@@ -121,15 +121,11 @@ class Worker:
                 log.warning("waiting for a payload", extra={"event": "payload.unavailable", "reason": str(error)})
                 await asyncio.sleep(LOAD_AGAIN_SECONDS)
         step = playbook.steps[body["step"]]
-        evaluations = Evaluations(self._facts, parts.payloads, parts.renderer, parts.clock)
-        if body["kind"] == "evaluate":
-            return await evaluations.evaluate(message, playbook, names, str(body["expression"]))
-        if body["kind"] == "collect":
-            return await evaluations.collect(message, playbook, step, names)
-        if body["kind"] == "seal":
-            if "cursor" in body["stage"]:
-                return await seal_cursor(self._facts, message, step)
-            return await evaluations.seal(message, step)
+        if body["kind"] == "seal" and "cursor" in body["stage"]:
+            return await seal_cursor(self._facts, message, step)
+        if body["kind"] in ("evaluate", "collect", "seal"):
+            evaluations = Evaluations(self._facts, parts.payloads, parts.renderer, parts.clock)
+            return await evaluations.perform(message, playbook, step, names)
         if body["kind"] == "frame":
             frame = FrameRun(parts, self._facts, message=message, playbook=playbook, step=step, names=names, run=run)
             work.drains_by(frame.drain)
