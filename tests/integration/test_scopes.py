@@ -8,20 +8,14 @@ from typing import Any
 import pytest
 
 from noetl.core import kinds
-from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
-from tests.support.engine import Told, running_engine
+from tests.support.engine import completed, running_engine
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
     return empty_database()
-
-
-def completed(told: Told) -> Any:
-    assert told.state.status is Status.COMPLETED, told.state.failure
-    return told.result
 
 
 @asynchronous

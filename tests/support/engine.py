@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from noetl.core.event import Event
-from noetl.core.execution.state import ExecutionState
+from noetl.core.execution.state import ExecutionState, Status
 from noetl.engine.catalog import Registered
 from noetl.engine.executions import Origin, StartRequest
 from noetl.settings import read_settings
@@ -37,6 +37,12 @@ class Told:
 
     def of_type(self, event_type: str) -> list[Event]:
         return [event for event in self.events if event.event_type == event_type]
+
+
+def completed(told: Told) -> Any:
+    """The result of an execution that must have come to a good end."""
+    assert told.state.status is Status.COMPLETED, told.state.failure
+    return told.result
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,12 +166,12 @@ def test_ten_thousand_mutated_playbooks(tmp_path: Path) -> None:
     @given(DOCUMENTS)
     def run(text: str) -> None:
         seen["documents"] += 1
-        is_registered = seen["documents"] % 5 == 0
-        found = quickly(lambda: registering(catalog, text) if is_registered else compiling(text))
+        found = quickly(lambda: registering(catalog, text))
         check_places(found)
         seen.update({problem.code for problem in found} or {"clean"})
-        if seen["documents"] % 25 == 0:
-            assert validating(tmp_path / FILE, text) in (0, 1, 2)
+        code = validating(tmp_path / FILE, text)
+        seen[f"validate {code}"] += 1
+        assert code in (0, 1, 2)
 
     run()
     assert seen["documents"] >= 10_000

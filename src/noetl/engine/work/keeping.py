@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from noetl.core import limits
 from noetl.core.codec import canonical_bytes, ordered_bytes
 from noetl.core.credential_keys import is_credential
-from noetl.core.expression import FailedView, PipelineView, Undefined, View, bare, find, lookup, view_of
+from noetl.core.expression import FailedView, PipelineView, Undefined, bare, find, lookup, view_of
 from noetl.core.expression.views import MISSING, is_mapping, place_of
 from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.playbook.storage.hints import EXTRA_NAMES, Hints, Selection
@@ -53,23 +53,50 @@ def size_of(step: CompiledStep, document: object, payload: Payload) -> int:
 def seen_result(step: CompiledStep, ended: Ended, payload: Payload | None, error: Mapping[str, object] | None) -> Seen:
     """How a step's result looks to everybody else; `error` is what is recorded of its failure."""
     document = kept_document(step, ended)
+    size = 0 if payload is None else size_of(step, document, payload)
+    return _seen(lambda extras: _view(step, document, extras), step.hints, payload, size, error)
+
+
+def seen_loop(
+    reader: Reader,
+    step: CompiledStep,
+    document: Mapping[str, Any],
+    *,
+    payload: Payload,
+    size: int,
+    error: Mapping[str, object] | None,
+) -> Seen:
+    """How the result of a loop looks to everybody else; `size` is that of its rows.  Raises Absent."""
+    # Rows that were few enough to be kept in the document have their bytes there.
+    size = max(size, payload.reference.bytes)
+    return _seen(lambda extras: reader.loop(document, extras), step.hints, payload, size, error)
+
+
+def _seen(
+    view_with: Callable[[Mapping[str, object]], object],
+    hints: Hints,
+    payload: Payload | None,
+    size: int,
+    error: Mapping[str, object] | None,
+) -> Seen:
+    """`view_with` makes the view of the result with names beside its own."""
     reference = None if payload is None else payload.reference.to_json()
     envelope: dict[str, Any] = {"status": "ok" if error is None else "error", "ref": reference}
-    base = _view(step, document, None)
+    extras: dict[str, object] = {}
     if payload is not None:
-        stored = external(step.hints, size_of(step, document, payload), base)
+        stored = external(hints, size, view_with({}))
         if stored is not None:
             envelope["stored"] = stored
-        base = _view(step, document, extras_of(reference, stored, lambda: _view(step, document, None)))
+        extras = extras_of(reference, stored, lambda: view_with({}))
+    view = view_with(extras)
     if error is not None:
         envelope["error"] = error
-        return Seen(envelope, FailedView(error_of(error), base))
-    if step.hints.select:
-        envelope["selected"] = selected(step.hints.select, base)
-        names = {alias: _value(base, path) for alias, path, _ in envelope["selected"] if alias is not None}
-        extras = base._extras if isinstance(base, View) and hasattr(base, "_extras") else {}
-        base = _view(step, document, {**extras, **names})
-    return Seen(envelope, base)
+        return Seen(envelope, FailedView(error_of(error), view))
+    if hints.select:
+        envelope["selected"] = selected(hints.select, view)
+        names = {alias: _value(view, path) for alias, path, _ in envelope["selected"] if alias is not None}
+        view = view_with({**extras, **names})
+    return Seen(envelope, view)
 
 
 def _view(step: CompiledStep, document: Any, extras: Mapping[str, object] | None) -> object:
@@ -130,31 +157,3 @@ def _place(view: object, path: Sequence[str | int]) -> tuple[str | int, ...] | N
         place += below
         subject = lookup(subject, key, "path")
     return place
-
-
-def seen_loop(
-    reader: Reader,
-    step: CompiledStep,
-    document: Mapping[str, Any],
-    *,
-    payload: Payload,
-    size: int,
-    error: Mapping[str, object] | None,
-) -> Seen:
-    """How the result of a loop looks to everybody else; `size` is that of its rows.  Raises Absent."""
-    reference = payload.reference.to_json()
-    base = reader.loop(document)
-    # Rows that were few enough to be kept in the document have their bytes there.
-    stored = external(step.hints, max(size, payload.reference.bytes), base)
-    envelope: dict[str, Any] = {"status": "ok" if error is None else "error", "ref": reference}
-    if stored is not None:
-        envelope["stored"] = stored
-    base = reader.loop(document, extras_of(reference, stored, lambda: reader.loop(document)))
-    if error is not None:
-        envelope["error"] = error
-        return Seen(envelope, FailedView(error_of(error), base))
-    if step.hints.select:
-        envelope["selected"] = selected(step.hints.select, base)
-        names = {alias: _value(base, path) for alias, path, _ in envelope["selected"] if alias is not None}
-        base = reader.loop(document, {**base._extras, **names})
-    return Seen(envelope, base)
