@@ -17,7 +17,7 @@ from noetl.core.errors import PayloadCorrupt, PayloadMissing
 from noetl.core.reference import Payload, address, reference_from_json
 from noetl.engine.payloads import Payloads
 from noetl.engine.work.calling.body_sink import PayloadBodySink
-from noetl.ports.payloads import LargePayloadStore, PayloadStore
+from noetl.ports.data.payloads import LargePayloadStore, PayloadStore
 from tests.support.aio import asynchronous
 from tests.support.backends import postgres_backend
 from tests.support.databases import connected

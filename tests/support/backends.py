@@ -21,8 +21,8 @@ from noetl.adapters.postgres.queue import PostgresExecutions, PostgresQueue
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.engine.append import GroupAppender
+from noetl.ports.data.payloads import PayloadStore
 from noetl.ports.ledger import Ledger, ShardHead
-from noetl.ports.payloads import PayloadStore
 from noetl.ports.queue import Executions, Queue
 from tests.support.databases import SHARDS, connected
 from tests.support.events import EventMaker

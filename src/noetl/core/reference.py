@@ -22,6 +22,9 @@ MEDIA_INDEX = "application/vnd.noetl.index+json"
 MEDIA_PLAYBOOK = "application/vnd.noetl.playbook+yaml"
 MEDIA_SCRIPT = "text/x-script; charset=utf-8"
 MEDIA_TEXT = "text/plain; charset=utf-8"
+MEDIA_ARROW = "application/vnd.apache.arrow.stream"
+MEDIA_PARTED = "application/vnd.noetl.parted+json"
+"""A value of which parts are payloads of their own: `{"value": …, "parts": [[path, reference], …]}`."""
 
 STORE_SMALL = "db"
 STORE_LARGE = "file"
@@ -52,6 +55,9 @@ class Reference:
     index: Mapping[str, object] | None = None
     """Where the index of a large JSON payload is: `sha256` and `bytes` of a payload in the same store.  A hint: who
     does not know it reads the whole."""
+    ipc: Mapping[str, Mapping[str, object]] | None = None
+    """Segments of shared memory that hold the rows of this payload, or of payloads that it names, by their digests:
+    `node`, `name`, `until`.  A hint that may be stale: it is never part of a payload's content."""
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {
@@ -62,7 +68,7 @@ class Reference:
             "bytes": self.bytes,
             "store": self.store,
         }
-        for name in ("row_count", "schema_digest", "compression", "index"):
+        for name in ("row_count", "schema_digest", "compression", "index", "ipc"):
             value = getattr(self, name)
             if value is not None:
                 document[name] = value

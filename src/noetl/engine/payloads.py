@@ -32,7 +32,7 @@ from noetl.core.results.index import (
     parsed_part,
     seems_large,
 )
-from noetl.ports.payloads import LargePayloadStore, PayloadStore
+from noetl.ports.data.payloads import LargePayloadStore, PayloadStore
 
 __all__ = ["STORE_LARGE", "STORE_SMALL", "Payloads"]
 CACHE_BYTES_MAX = 64 * 1024 * 1024
@@ -96,6 +96,14 @@ class _PatientLarge(_Patient):
     ) -> bytes:
         owner = {"tenant_id": tenant_id, "organization_id": organization_id}
         return await _patiently(lambda: self._large.get_range(reference, offset=offset, length=length, **owner))
+
+    def get_stream(self, reference: Reference, *, tenant_id: str, organization_id: str) -> AsyncIterator[bytes]:
+        """Tried once: what was given out of a stream cannot be given again."""
+        return self._large.get_stream(reference, tenant_id=tenant_id, organization_id=organization_id)
+
+    async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        return await _patiently(lambda: self._large.exists(reference, **owner))
 
 
 async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:

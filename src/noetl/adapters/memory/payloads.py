@@ -52,3 +52,9 @@ class MemoryPayloads:
         if offset + length > len(content):
             raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
         return content[offset : offset + length]
+
+    async def get_stream(self, reference: Reference, *, tenant_id: str, organization_id: str) -> AsyncIterator[bytes]:
+        yield await self.get(reference, tenant_id=tenant_id, organization_id=organization_id)
+
+    async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
+        return (tenant_id, organization_id, reference.sha256) in self._contents

@@ -64,6 +64,23 @@ class FilePayloads:
         path = self._path(tenant_id, organization_id, reference.sha256)
         return await asyncio.to_thread(self._read_range, path, reference, offset, length)
 
+    async def get_stream(self, reference: Reference, *, tenant_id: str, organization_id: str) -> AsyncIterator[bytes]:
+        path = self._path(tenant_id, organization_id, reference.sha256)
+        try:
+            file = await asyncio.to_thread(path.open, "rb")
+        except FileNotFoundError as error:
+            raise PayloadMissing(f"{reference.uri} is not in the file store") from error
+        digest = hashlib.sha256()
+        with file:
+            while chunk := await asyncio.to_thread(file.read, _WRITE_BYTES):
+                digest.update(chunk)
+                yield chunk
+        if digest.hexdigest() != reference.sha256:
+            raise PayloadCorrupt(f"{reference.uri}: the file has another digest")
+
+    async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
+        return await asyncio.to_thread(self._path(tenant_id, organization_id, reference.sha256).exists)
+
     def _owner(self, tenant_id: str, organization_id: str) -> Path:
         """Encoded tenant and organization: nothing of a user's text becomes a path."""
         owner = self._root / quote(tenant_id, safe="").replace(".", "%2E")

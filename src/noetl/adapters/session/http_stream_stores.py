@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from noetl.adapters.session.http_stream_link import Refused, ServerLink, owner_headers
 from noetl.core.codec import sha256_hex
-from noetl.core.errors import HostUnavailable, PayloadCorrupt, Transient
+from noetl.core.errors import HostUnavailable, PayloadCorrupt, PayloadMissing, Transient
 from noetl.core.locator import payload_locator
 from noetl.core.reference import Payload, Reference
 from noetl.ports.secrets import SealedCredential
@@ -76,6 +76,26 @@ class HttpPayloads:
         if len(content) != length:
             raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
         return content
+
+    async def get_stream(self, reference: Reference, *, tenant_id: str, organization_id: str) -> AsyncIterator[bytes]:
+        digest = hashlib.sha256()
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        for offset in range(0, reference.bytes, SPOOL_BYTES):
+            length = min(SPOOL_BYTES, reference.bytes - offset)
+            chunk = await self.get_range(reference, offset=offset, length=length, **owner)
+            digest.update(chunk)
+            yield chunk
+        if digest.hexdigest() != reference.sha256:
+            raise PayloadCorrupt(f"{reference.uri}: the server sent other bytes")
+
+    async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
+        path = f"/api/payloads/{reference.sha256}?store={quote(reference.store, safe='')}"
+        headers = owner_headers(tenant_id, organization_id) | {"Range": "bytes=0-0"}
+        try:
+            await _patiently(lambda: self._link.content("GET", path, headers=headers))
+        except PayloadMissing:
+            return False
+        return True
 
 
 async def _patiently(ask: Callable[[], Awaitable[bytes]]) -> bytes:

@@ -13,7 +13,7 @@ from noetl.engine.executions import ExecutionService
 from noetl.engine.frames import FrameService
 from noetl.engine.payloads import Payloads
 from noetl.engine.sessions.keeper import Keeper
-from noetl.ports.payloads import LargePayloadStore
+from noetl.ports.data.payloads import LargePayloadStore
 from noetl.ports.queue import Queue
 from noetl.ports.secrets import SealedCredentials
 from noetl.processes.server.owners import Owner

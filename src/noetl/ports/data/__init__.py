@@ -1,0 +1,1 @@
+"""The data plane: payloads, tables and what is known about them."""

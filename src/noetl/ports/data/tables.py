@@ -1,0 +1,83 @@
+"""Rows in columns: Arrow streams that are payloads like any other, and what may be looked at without holding them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from noetl.core.reference import Reference
+
+Scrub = Callable[[Any], Any]
+"""Takes secrets out of a value; gives back the same object when there are none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedFile:
+    """Where the bytes of an open table are, for another process of this machine: an Arrow stream without compression
+    at an offset of a file."""
+
+    path: Path
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandedTable:
+    """An Arrow stream without compression that a child process of ours wrote into a file.  Whoever keeps it takes the
+    file over."""
+
+    path: Path
+
+
+class OpenTable(Protocol):
+    """A table that is open on this machine.  Nothing of it is copied before somebody looks.  Close it when done: a
+    leased segment stays for as long as it is open."""
+
+    @property
+    def row_count(self) -> int: ...
+
+    @property
+    def columns(self) -> Sequence[str]: ...
+
+    @property
+    def schema(self) -> Any:
+        """The Arrow schema."""
+        ...
+
+    @property
+    def tier(self) -> str:
+        """Where it was found: `memory`, `ipc`, `disk` or `durable`."""
+        ...
+
+    def rows(self, first: int, count: int) -> list[dict[str, object]]:
+        """Some rows as plain data by the rules of dsl §8.6."""
+        ...
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Record batches in order, all columns or some."""
+        ...
+
+    def mapped(self) -> MappedFile:
+        """A file that another process can map; made if there is none."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Tables(Protocol):
+    """Keeps and opens tables."""
+
+    async def keep(
+        self, source: object, *, tenant_id: str, organization_id: str, scrub: Scrub | None = None
+    ) -> Reference:
+        """Make a table durable, then put it where others on this machine find it without copying.
+
+        `source` is a LandedTable, an async iterator of record batches, or anything with `__arrow_c_stream__`.  The
+        reference has row count, schema digest, compression and, if there is a segment, the hint to it (`ipc`)."""
+        ...
+
+    async def open(self, reference: Reference, *, tenant_id: str, organization_id: str) -> OpenTable:
+        """The nearest copy.  Raises PayloadMissing or PayloadCorrupt when the durable one is no help either."""
+        ...
