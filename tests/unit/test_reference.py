@@ -66,7 +66,7 @@ def test_a_reference_round_trips_and_leaves_out_what_is_not_known(reference: Ref
     assert None not in document.values()
 
 
-@pytest.mark.parametrize("document", [{}, {"kind": "payload"}, {**payload().reference.to_json(), "ipc": {}}])
+@pytest.mark.parametrize("document", [{}, {"kind": "payload"}, {**payload().reference.to_json(), "elsewhere": {}}])
 def test_what_is_no_reference_is_refused(document: dict[str, object]) -> None:
     with pytest.raises(EnvelopeInvalid, match="not a reference"):
         reference_from_json(document)
