@@ -6,6 +6,7 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.stamp
+SERVERS := tests/servers/node_modules/.stamp
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-all coverage check bench
@@ -15,9 +16,9 @@ help:
 	@echo "make test      all tests except the long ones"
 	@echo "make test-all  all tests, and the coverage of the core"
 	@echo "make check     format, lint, types and the rules of the source tree"
-	@echo "make bench     measure latency, chains of steps, loops and appends on this machine"
+	@echo "make bench     measure latency, chains of steps, loops, appends and the data plane on this machine"
 
-setup: $(STAMP)
+setup: $(STAMP) $(SERVERS)
 
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -28,13 +29,22 @@ $(STAMP): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
+# Azurite, the only part that Python packages do not bring.  Without npm its tests are skipped, and say so.
+$(SERVERS): tests/servers/package.json
+	@if command -v npm >/dev/null && command -v node >/dev/null; then \
+		echo "setup: installing the servers of tests/servers with npm"; \
+		cd tests/servers && npm install --no-package-lock --no-audit --no-fund --ignore-scripts --loglevel=error && touch node_modules/.stamp; \
+	else \
+		echo "setup: node and npm (20 or newer) are not installed: tests against Azurite will be skipped" >&2; \
+	fi
+
 demo: $(STAMP)
 	@$(BIN)/noetl demo
 
-test: $(STAMP)
+test: $(STAMP) $(SERVERS)
 	@$(BIN)/python -m pytest -m "not long"
 
-test-all: $(STAMP) coverage
+test-all: $(STAMP) $(SERVERS) coverage
 	@$(BIN)/python -m pytest
 
 coverage: $(STAMP)
@@ -47,4 +57,4 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append map http_map compile --json
+	@$(BIN)/noetl bench latency chain append map http_map compile data --json

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,9 +11,20 @@ from urllib.parse import urlsplit
 
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, SettingsInvalid
-from noetl.core.limits import ENV_BYTES_MAX, ENV_NAMES_MAX, PYTHON_CHILDREN_MAX, PYTHON_MEMORY_BYTES_MAX
+from noetl.core.limits import (
+    DUCKDB_MEMORY_BYTES_MAX,
+    DUCKDB_THREADS_MAX,
+    ENV_BYTES_MAX,
+    ENV_NAMES_MAX,
+    EVENT_CONTEXT_BYTES_MIN,
+    EVENT_RESULT_BYTES_MAX,
+    PAYLOAD_INLINE_BYTES_MAX,
+    PYTHON_CHILDREN_MAX,
+    PYTHON_MEMORY_BYTES_MAX,
+)
 from noetl.core.secret import KEY_RULE, Secret, key_from_text
 from noetl.core.shards import SHARD_COUNT_DEFAULT, SHARD_COUNT_MAX
+from noetl.core.storage import Storage, storage_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +44,11 @@ class Settings:
     log_level: str
     credential_key: Secret[bytes] | None = field(default=None, compare=False)
     credential_key_file: Path | None = None
+    payload_key: Secret[bytes] | None = field(default=None, compare=False)
+    """Seals payloads at rest; without one they are stored as they are."""
+    payload_key_file: Path | None = None
+    storage: Storage = field(default_factory=Storage)
+    """Which stores hold payloads that are too large for the database."""
 
     is_owner_named: bool = False
     """Whether the environment names the tenant or the organization: then a client says so to its server."""
@@ -42,8 +59,13 @@ class Settings:
     tokens_file: Path | None = None
     server_url: str | None = None
     session_lease_seconds: float = 3.0
+    event_result_context_bytes: int = EVENT_RESULT_BYTES_MAX
+    """How large the context in a worker's result may be; more is refused."""
     worker_pool: str = "default"
     worker_grace_seconds: float = 25.0
+    worker_metrics_host: str = "127.0.0.1"
+    worker_metrics_port: int | None = None
+    """Where a worker answers `/health` and `/metrics`; None is nowhere."""
     http_allow: tuple[str, ...] | None = None
     """Addresses beyond the public internet for the http tool; None leaves it to the shape of the process."""
     auth_environment: Mapping[str, Secret[str]] = field(default_factory=dict, compare=False)
@@ -54,8 +76,24 @@ class Settings:
     """Folders below which scripts are looked for, in this order."""
     artifact_roots: tuple[Path, ...] = ()
     """Folders below which the artifact tool may read and write files."""
+    duckdb_memory_bytes: int = DUCKDB_MEMORY_BYTES_MAX
+    duckdb_threads: int = DUCKDB_THREADS_MAX
+    node_id: str = "localhost"
+    """This machine, among those whose processes share memory with each other only."""
+    payload_inline_bytes: int = PAYLOAD_INLINE_BYTES_MAX
+    """Payloads up to this size lie beside the ledger, in the same commit as their event."""
+    tier1_memory_bytes: int = 128 * 1024**2
+    """Open tables that a process keeps."""
+    tier15_budget_bytes: int = 1024**3
+    """Shared memory of all processes of this node together; 0 switches it off."""
+    tier15_grace_seconds: float = 30.0
+    """How long a segment stays behind the end of its lease."""
     place: Mapping[str, str] = field(default_factory=dict)
     """Where a worker runs: node, zone, region, cluster."""
+    gc_grace_hours: int = 24
+    """How long a payload that nothing names stays: longer than anybody takes from storing one to its event."""
+    gc_ttl_days: int = 90
+    """What nothing names and is older than this goes at once."""
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"
@@ -86,8 +124,11 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         * _number(source, "NOETL_PYTHON_MEMORY_MB", PYTHON_MEMORY_BYTES_MAX // 1024**2, 64, 1024**2),
         reader_connections=_number(source, "NOETL_POSTGRES_POOL_MAX_SIZE", 8, 1, 1000),
         log_level=level,
-        credential_key=_credential_key(source),
+        credential_key=_key(source, "NOETL_CREDENTIAL_KEY"),
         credential_key_file=_path(source, "NOETL_CREDENTIAL_KEY_FILE"),
+        payload_key=_key(source, "NOETL_PAYLOAD_KEY"),
+        payload_key_file=_path(source, "NOETL_PAYLOAD_KEY_FILE"),
+        storage=storage_from(source),
         is_owner_named=any(source.get(name) for name in ("NOETL_TENANT_ID", "NOETL_ORGANIZATION_ID")),
         host=source.get("NOETL_HOST") or "127.0.0.1",
         port=_number(source, "NOETL_PORT", 8082, 0, 65_535),
@@ -96,14 +137,35 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         tokens_file=_path(source, "NOETL_TOKENS_FILE"),
         server_url=server_url(source.get("NOETL_SERVER_URL"), "NOETL_SERVER_URL"),
         session_lease_seconds=_seconds(source, "NOETL_SESSION_LEASE_SECONDS", 3.0, 0.3, 3600.0),
+        event_result_context_bytes=_number(
+            source,
+            "NOETL_EVENT_RESULT_CONTEXT_MAX_BYTES",
+            EVENT_RESULT_BYTES_MAX,
+            EVENT_CONTEXT_BYTES_MIN,
+            EVENT_RESULT_BYTES_MAX,
+        ),
         worker_pool=_name(source, "NOETL_WORKER_POOL"),
         worker_grace_seconds=_seconds(source, "NOETL_WORKER_GRACE_SECONDS", 25.0, 0.0, 86_400.0),
+        worker_metrics_host=source.get("NOETL_WORKER_METRICS_HOST") or "127.0.0.1",
+        worker_metrics_port=_number(source, "NOETL_WORKER_METRICS_PORT", 0, 0, 65_535) or None,
         http_allow=_list(source, "NOETL_HTTP_ALLOW"),
         auth_environment=_auth_environment(source),
         env=_env(source),
         script_roots=_roots(source, "NOETL_SCRIPT_ROOTS", home / "scripts"),
         artifact_roots=_roots(source, "NOETL_ARTIFACT_ROOTS"),
+        duckdb_memory_bytes=1024**2
+        * _number(source, "NOETL_DUCKDB_MEMORY_MB", DUCKDB_MEMORY_BYTES_MAX // 1024**2, 64, 1024**2),
+        duckdb_threads=_number(source, "NOETL_DUCKDB_THREADS", DUCKDB_THREADS_MAX, 1, 256),
+        node_id=source.get("NOETL_NODE_ID") or socket.gethostname(),
+        payload_inline_bytes=_number(
+            source, "NOETL_PAYLOAD_INLINE_BYTES", PAYLOAD_INLINE_BYTES_MAX, 0, PAYLOAD_INLINE_BYTES_MAX
+        ),
+        tier1_memory_bytes=1024**2 * _number(source, "NOETL_TIER1_MEMORY_MB", 128, 0, 1024**2),
+        tier15_budget_bytes=1024**2 * _number(source, "NOETL_TIER15_BUDGET_MB", 1024, 0, 1024**2),
+        tier15_grace_seconds=_seconds(source, "NOETL_TIER15_GRACE_SECONDS", 30.0, 0.0, 3600.0),
         place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
+        gc_grace_hours=_number(source, "NOETL_GC_GRACE_HOURS", 24, 1, 24 * 365),
+        gc_ttl_days=_number(source, "NOETL_GC_TTL_DAYS", 90, 1, 36_500),
     )
 
 
@@ -181,17 +243,17 @@ def _env(source: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-def _credential_key(source: Mapping[str, str]) -> Secret[bytes] | None:
-    text = source.get("NOETL_CREDENTIAL_KEY")
+def _key(source: Mapping[str, str], variable: str) -> Secret[bytes] | None:
+    text = source.get(variable)
     if not text:
         return None
-    if source.get("NOETL_CREDENTIAL_KEY_FILE"):
-        raise SettingsInvalid("set NOETL_CREDENTIAL_KEY or NOETL_CREDENTIAL_KEY_FILE, not both")
+    if source.get(f"{variable}_FILE"):
+        raise SettingsInvalid(f"set {variable} or {variable}_FILE, not both")
     try:
         return key_from_text(text)
     except ValueError:
         # The cause would quote what was meant as a key.
-        raise SettingsInvalid(f"NOETL_CREDENTIAL_KEY must be {KEY_RULE}") from None
+        raise SettingsInvalid(f"{variable} must be {KEY_RULE}") from None
 
 
 def _name(source: Mapping[str, str], variable: str) -> str:

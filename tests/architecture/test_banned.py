@@ -31,6 +31,7 @@ RULES: dict[str, Callable[[Module], list[Finding]]] = {
     "owned tasks": rules.loose_tasks,
     "SQL in files": rules.sql_in_python,
     "SQL from pieces": rules.sql_from_pieces,
+    "locators in one place": rules.locators_by_hand,
     "no star imports": rules.star_imports,
     "telling names": rules.empty_names,
 }
@@ -67,6 +68,7 @@ EXCUSED: dict[str, dict[str, str]] = {
         "src/noetl/bench/appends.py": "the plain loop that the ledger is compared with",
         "src/noetl/bench/ground.py": "a database of its own for every benchmark",
         "src/noetl/bench/runs.py": "the plain commits that a run is compared with",
+        "src/noetl/bench/data/plane.py": "a look at the ledger that no user needs",
     },
     "SQL from pieces": {
         "src/noetl/adapters/postgres/migrate.py::_ensure_partitions": "a partition's name and bounds are no values",
@@ -155,6 +157,9 @@ BAD: list[tuple[str, str]] = [
     ("SQL from pieces", "q = 'SELECT ' + column"),
     ("SQL from pieces", "q = 'DELETE FROM %s' % table"),
     ("SQL from pieces", "q = 'SELECT {}'.format(column)"),
+    ("locators in one place", "x = f'noetl://tenant/{tenant}'"),
+    ("locators in one place", "x = uri.startswith('noetl://')"),
+    ("locators in one place", "x = uri == b'NOETL://'"),
     ("no star imports", "from noetl.core.errors import *"),
     ("telling names", "class LeaseManager: ..."),
 ]
@@ -187,6 +192,8 @@ GOOD: list[tuple[str, str]] = [
     ("SQL in files", "def f():\n    '''SELECT is a word of this docstring.'''"),
     ("SQL in files", "x = 'with a name'\ny = 'select one of them'\nz = 'update the page'"),
     ("SQL from pieces", "x = f'selected {count} rows from {table}'"),
+    ("locators in one place", "def f():\n    'Reads a `noetl://` name.'"),
+    ("locators in one place", "x = 'noetl'"),
     ("telling names", "class Writer: ..."),
 ]
 

@@ -26,14 +26,21 @@ from tests.architecture.rules.source import (
 LOADED_LATE: dict[str, str] = {
     "src/noetl/cli/registry/diff.py::diff -> noetl.core.playbook.difference": "no other verb compares",
     "src/noetl/cli/registry/files.py::read_scripts -> noetl.core.playbook.lenient": "few playbooks have scripts",
-    "src/noetl/cli/registry/files.py::_script_texts -> noetl.wiring": "few playbooks have scripts",
+    "src/noetl/cli/registry/files.py::_script_texts -> noetl.wiring.tools": "few playbooks have scripts",
     "src/noetl/processes/host/host.py::_application -> noetl.processes.server.app": "loaded while Postgres starts",
     "src/noetl/cli/attach.py::_hosting -> noetl.processes.host.host": "a client needs no engine and no web server",
+    "src/noetl/adapters/objects/build.py::_cloud -> noetl.adapters.objects.clouds": "most processes need no cloud",
+    "src/noetl/adapters/objects/build.py::_memory -> noetl.adapters.objects.clouds": "only tests have one",
+    "src/noetl/adapters/arrow/build.py::deferred_tables.make -> noetl.adapters.arrow.segments.shared": "few need Arrow",
+    "src/noetl/adapters/arrow/build.py::deferred_tables.make -> noetl.adapters.arrow.tables": "few need Arrow",
+    "src/noetl/adapters/arrow/files/later.py::table_formats -> noetl.adapters.arrow.files.formats": "few need Arrow",
+    "src/noetl/tools/artifact/tabular.py::_columnar -> pyarrow": "few tasks write such files",
+    "src/noetl/tools/postgres/results.py::_run_kept -> noetl.tools.postgres.tables.taking": "only rows need pyarrow",
     "src/noetl/tools/python/child/namespace.py::_call_main -> asyncio": "slow to load and few playbooks need it",
 }
 
 # `import noetl` must stay cheap and must not need what a user did not ask for.
-HEAVY = sorted(words("pyspark pyarrow nats boto3 google azure asyncpg starlette uvicorn rich"))
+HEAVY = sorted(words("pyspark pyarrow duckdb obstore nats boto3 google azure asyncpg starlette uvicorn rich"))
 
 
 def everywhere(rule: object) -> list[Finding]:
@@ -101,7 +108,7 @@ def test_importing_the_package_loads_no_heavy_module() -> None:
         ("src/noetl/standin/app.py", "from noetl.ports.tool import ToolCall"),
         ("src/noetl/processes/host.py", "from noetl.adapters.postgres.ledger import Ledger"),
         ("src/noetl/cli/main.py", "from noetl.adapters.postgres.ledger import Ledger"),
-        ("src/noetl/wiring.py", "from noetl.cli.main import main"),
+        ("src/noetl/wiring/engine.py", "from noetl.cli.main import main"),
         ("src/noetl/__init__.py", "from noetl.wiring import open_host"),
         ("src/noetl/shed.py", ""),
     ],
@@ -121,7 +128,7 @@ def test_a_wrong_direction_is_found(path: str, text: str) -> None:
         ),
         ("src/noetl/adapters/postgres/ledger.py", "from noetl.adapters.postgres import pool"),
         (
-            "src/noetl/wiring.py",
+            "src/noetl/wiring/engine.py",
             "from noetl.adapters.memory.ledger import A\nfrom noetl.engine import append",
         ),
         ("src/noetl/cli/main.py", "from noetl import __version__\nfrom noetl.wiring import open_host"),

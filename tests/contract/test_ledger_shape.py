@@ -40,7 +40,7 @@ def samples(b: Backend, execution_id: int) -> list[Event]:
     ok = Result(
         status="ok",
         reference=reference,
-        parent_ref=reference,
+        parent_ref=7,
         context={"atoms": {"k": {"v": [1, 2.5, None, True, "x"]}, "u": {"u": 1}}},
     ).to_json()
     failed = Result(status="error", context={"error": ERROR}).to_json()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from noetl.core import limits
 from tests.support.cli import Cli, cli
 from tests.support.yaml import one_step, playbook, write
 
@@ -91,9 +92,9 @@ FAILING = {
         "__class__",
     ),
     "unsupported_kind": (
-        playbook('workflow:\n  - step: start\n    tool: {kind: duckdb, query: "select 1"}\n'),
+        playbook("workflow:\n  - step: start\n    tool: {kind: nats, operation: kv_keys, bucket: b}\n"),
         "unsupported",
-        "duckdb",
+        "nats",
     ),
 }
 
@@ -121,8 +122,9 @@ def test_printing_a_gigabyte_is_bounded(noetl: Cli, tmp_path: Path) -> None:
     done = noetl("run", write(tmp_path, one_step(code)), "--json")
     assert done.json["result"] == "done"
     events = noetl.events(done.json["execution_id"])
-    kept = next(e["meta"]["stdout"] for e in events if e["event_type"] == "command.completed")
-    assert kept["bytes"] <= 32_768
+    kept = next(e["meta"]["logs"] for e in events if e["event_type"] == "command.completed")
+    assert kept["bytes"] <= limits.LOG_COMMAND_BYTES_MAX + limits.LOG_TAIL_BYTES_MAX
+    assert kept["left_out_bytes"] > 900_000_000
 
 
 def test_an_endless_template_ends_at_its_time_limit(noetl: Cli, tmp_path: Path) -> None:

@@ -261,6 +261,8 @@ def test_no_answer_shows_a_secret(run: Ran) -> None:
         *run.answers,
         noetl("events", execution_id, "--json"),
         noetl("events", execution_id),
+        noetl("logs", execution_id, "--json"),
+        noetl("logs", execution_id),
         noetl("status", execution_id, "--json"),
         noetl("status", execution_id),
         noetl("list", "--json"),

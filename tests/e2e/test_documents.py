@@ -11,7 +11,7 @@ import pytest
 
 from noetl.cli.main import _parser
 from noetl.core.playbook.compile import compile_playbook
-from noetl.wiring import tool_kinds
+from noetl.wiring.tools import tool_kinds
 from tests.support.cli import Cli, cli
 
 ROOT = Path(__file__).parents[2]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.server import Place, running_server
+from tests.support.standin import standin_process
 from tests.support.yaml import playbook
 
 LARGE = playbook("""
@@ -40,6 +41,21 @@ workflow:
 """)
 
 
+BODIES = playbook("""
+workflow:
+  - step: octets
+    tool: {kind: http, url: "{{ workload.url }}?bytes=20000000"}
+    next: [{step: rows, when: "{{ octets.data.bytes == 20000000 }}"}]
+  - step: rows
+    tool: {kind: http, url: "{{ workload.url }}?bytes=6000000&format=json"}
+    next: [{step: end, when: "{{ rows.rows[-1].id > 40000 and rows.body.end }}"}]
+  - step: end
+    tool:
+      kind: noop
+      result: ["{{ rows.rows[40000].id }}", "{{ rows.data.rows[3].amount }}", "{{ octets.body.bytes }}"]
+""")
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[Place]:
     with running_server(workers=1) as found:
@@ -50,3 +66,10 @@ def test_a_remote_worker_reads_no_more_of_a_result_than_it_must(server: Place) -
     final = server.finish(server.submit(LARGE))
     assert final["status"] == "COMPLETED", (final.get("error"), server.logs())
     assert final["result"] == [[20000, 20000, 3], 39998, 20000, 5, '{"rows":[[0']
+
+
+def test_large_bodies_come_through_a_remote_worker(server: Place) -> None:
+    with standin_process() as standin:
+        final = server.finish(server.submit(BODIES, {"url": f"{standin}/api/v1/large"}))
+    assert final["status"] == "COMPLETED", (final.get("error"), server.logs())
+    assert final["result"] == [40000, 3.25, 20_000_000]

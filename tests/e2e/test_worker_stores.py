@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
+import http.client
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -13,15 +14,16 @@ import pytest
 
 from noetl.adapters.session.http_stream_link import ServerLink, ServerPlace
 from noetl.adapters.session.http_stream_stores import HttpCredentials, HttpPayloads
-from noetl.core.errors import PayloadMissing, RequestInvalid
-from noetl.core.reference import MEDIA_JSON, Payload, address
+from noetl.core.errors import PayloadCorrupt, PayloadMissing, RequestInvalid
+from noetl.core.reference import MEDIA_JSON, Payload, Reference, address
 from noetl.settings import read_settings
-from noetl.wiring import credential_cipher
+from noetl.wiring.credentials import credential_cipher
 from tests.support.aio import asynchronous
 from tests.support.server import Place, place
 from tests.support.yaml import one_step
 
 OWNER = {"tenant_id": "größe/x", "organization_id": "default"}
+DEFAULT = {"tenant_id": "default", "organization_id": "default"}
 KEY = base64.b64encode(bytes(range(32))).decode()
 
 
@@ -81,7 +83,7 @@ async def test_some_of_the_bytes_are_read_by_themselves(server: Place) -> None:
         await store.put(payload)
         found = await store.get_range(payload.reference, offset=1_000_000, length=70_000, **OWNER)
         assert found == payload.content[1_000_000:1_070_000]
-        with pytest.raises(RequestInvalid, match="fewer than"):
+        with pytest.raises(PayloadCorrupt, match="fewer than"):
             await store.get_range(payload.reference, offset=2_999_999, length=2, **OWNER)
         with pytest.raises(PayloadMissing):
             await store.get_range(payload.reference, offset=0, length=1, tenant_id="other", organization_id="default")
@@ -92,13 +94,64 @@ def test_a_range_is_answered_as_the_protocol_says(server: Place) -> None:
     path = f"/api/payloads/{digest}"
     headers = {"Content-Type": "text/plain"}
     assert server.request("PUT", path, b"0123456789" * 10_000, token="worker_token", headers=headers).status == 201
-    part = server.request("GET", f"{path}?store=file", headers={"Range": "bytes=5-14"})
-    assert (part.status, part.content, part.headers["content-range"]) == (206, b"5678901234", "bytes 5-14/*")
-    for other in ("bytes=5-", "bytes=-5", "bytes=0-1,3-4", "lines=1-2"):
-        whole = server.request("GET", f"{path}?store=file", headers={"Range": other})
-        assert (whole.status, len(whole.content)) == (200, 100_000)
-    for wrong in ("bytes=9-5", "bytes=99999-100000"):
-        assert server.request("GET", f"{path}?store=file", headers={"Range": wrong}).status == 422
+    ranges = {
+        "bytes=5-14": ("5-14", b"5678901234"),
+        "bytes=99995-": ("99995-99999", b"56789"),
+        "bytes=-3": ("99997-99999", b"789"),
+        "bytes=99999-100000": ("99999-99999", b"9"),
+        "bytes=-200000": ("0-99999", b"0123456789" * 10_000),
+    }
+    for store in ("?store=file", ""):
+        for asked, (told, content) in ranges.items():
+            part = server.request("GET", path + store, headers={"Range": asked})
+            assert (part.status, part.content) == (206, content)
+            assert part.headers["content-range"] == f"bytes {told}/100000"
+        for other in ("bytes=-", "bytes=9-5", "bytes=0-1,3-4", "lines=1-2"):
+            whole = server.request("GET", path + store, headers={"Range": other})
+            assert (whole.status, len(whole.content), whole.headers["content-length"]) == (200, 100_000, "100000")
+        for behind in ("bytes=100000-", "bytes=100000-100001", "bytes=-0"):
+            answer = server.request("GET", path + store, headers={"Range": behind})
+            assert (answer.status, answer.json["code"]) == (416, "range_not_satisfiable")
+
+
+def test_a_head_says_whether_there_is_a_payload_and_how_large(server: Place) -> None:
+    digest = hashlib.sha256(b"h" * 80_000).hexdigest()
+    path = f"/api/payloads/{digest}"
+    assert server.request("HEAD", path).status == 404
+    headers = {"Content-Type": "text/plain"}
+    assert server.request("PUT", path, b"h" * 80_000, token="worker_token", headers=headers).status == 201
+    found = server.request("HEAD", f"{path}?store=file")
+    assert (found.status, found.content, found.headers["content-length"]) == (200, b"", "80000")
+    assert found.headers["etag"] == f'"{digest}"'
+    for elsewhere in ("?store=db", "?store=s3", "?store=tape"):
+        assert server.request("HEAD", path + elsewhere).status == 404
+        assert server.request("GET", path + elsewhere).status == 404
+    refused = server.request("PUT", f"{path}?store=s3", b"h", token="worker_token", headers=headers)
+    assert (refused.status, refused.json["code"]) == (422, "request_invalid")
+
+
+def test_a_damaged_payload_is_never_a_whole_answer(server: Place) -> None:
+    for size in (70_000, 9_000_000):
+        content = os.urandom(size)
+        path = f"/api/payloads/{hashlib.sha256(content).hexdigest()}"
+        headers = {"Content-Type": "text/plain"}
+        assert server.request("PUT", path, content, token="worker_token", headers=headers).status == 201
+        (file,) = (server.home / "payloads").rglob(path.rpartition("/")[2])
+        file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        if size < 1_000_000:
+            answer = server.request("GET", path)
+            assert (answer.status, answer.json["code"]) == (409, "payload_corrupt")
+        else:
+            with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+                server.request("GET", path)
+            reference = address(content, media_type="text/plain", store="file", **DEFAULT).reference
+
+            async def read(reference: Reference = reference) -> None:
+                async with link_to(server) as link:
+                    await HttpPayloads(link).get(reference, **DEFAULT)
+
+            with pytest.raises(PayloadCorrupt):
+                asyncio.run(read())
 
 
 @asynchronous

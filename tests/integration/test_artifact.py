@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import ipc, parquet
 
 from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.core.errors import ToolFailed
@@ -291,3 +292,35 @@ async def test_nothing_outside_the_roots_is_touched(tmp_path: Path) -> None:
 def test_the_roots_are_a_setting(tmp_path: Path) -> None:
     assert read_settings({}).artifact_roots == ()
     assert read_settings({"NOETL_ARTIFACT_ROOTS": f"{tmp_path}:/data/x"}).artifact_roots == (tmp_path, Path("/data/x"))
+
+
+@asynchronous
+async def test_bytes_that_only_begin_like_a_table_are_bytes() -> None:
+    bench = Bench()
+    kept = await bench.store.keep(b"\xff\xff\xff\xff and no table", media_type="application/zip", compression=None)
+    assert (await bench.run(result_ref=kept["uri"]))["data"] == "/////yBhbmQgbm8gdGFibGU="
+
+
+@asynchronous
+async def test_rows_become_the_file_that_the_name_promises(tmp_path: Path) -> None:
+    rows = [{"id": 1, "name": 'a "b", c', "ok": True}, {"id": 2, "tags": ["x"], "name": None}]
+    bench = Bench(tmp_path)
+    kept = await bench.run(action="put", uri=f"file://{tmp_path}/rows.csv", data=rows)
+    assert kept["content_type"] == "text/csv; charset=utf-8"
+    assert (tmp_path / "rows.csv").read_text() == 'id,name,ok,tags\n1,"a ""b"", c",true,\n2,,,"[""x""]"\n'
+    kept = await bench.run(action="put", uri=f"file://{tmp_path}/rows.parquet", data=rows)
+    assert kept["size_bytes"] == (tmp_path / "rows.parquet").stat().st_size
+    expected = [
+        {"id": 1, "name": 'a "b", c', "ok": True, "tags": None},
+        {"id": 2, "name": None, "ok": None, "tags": ["x"]},
+    ]
+    assert parquet.read_table(tmp_path / "rows.parquet").to_pylist() == expected
+    await bench.run(action="put", uri=f"file://{tmp_path}/rows.arrow", data=rows)
+    assert ipc.open_stream((tmp_path / "rows.arrow").read_bytes()).read_all().to_pylist() == expected
+    # What is no rows is what it is, whatever the name says.
+    await bench.run(action="put", uri=f"file://{tmp_path}/text.csv", data="a,b\n1,2\n")
+    assert (tmp_path / "text.csv").read_text() == "a,b\n1,2\n"
+    await bench.run(action="put", uri=f"file://{tmp_path}/rows.json", data=rows)
+    assert json.loads((tmp_path / "rows.json").read_text()) == rows
+    kind, message = await bench.fails(action="put", uri=f"file://{tmp_path}/x.parquet", data=[{"a": 1}, {"a": "x"}])
+    assert (kind, "'a'" in message) == ("config", True)

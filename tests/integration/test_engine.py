@@ -15,6 +15,7 @@ from noetl.core.expression import parse_count
 from tests.support.aio import asynchronous
 from tests.support.databases import connected, empty_database
 from tests.support.engine import running_engine
+from tests.support.logs import log_lines
 
 
 @pytest.fixture(scope="module")
@@ -220,16 +221,16 @@ async def test_printed_text_and_tracebacks_are_kept_beside_the_events(address: s
             tool: {kind: python, code: "print('hello'); raise KeyError('gone')"}
         """)
         failed = told.of_type(kinds.COMMAND_FAILED)[0]
-        texts = {}
-        for name in ("stdout", "traceback"):
-            reference = failed.meta[name]
-            assert isinstance(reference, dict)
-            async with connected(address) as connection:
-                texts[name] = await connection.fetchval(
-                    "SELECT content FROM noetl.payload WHERE sha256 = $1", reference["sha256"]
-                )
-    assert texts["stdout"] == b"hello\n"
-    assert b"KeyError" in texts["traceback"]
+        reference = failed.meta["traceback"]
+        assert isinstance(reference, dict)
+        async with connected(address) as connection:
+            traceback = await connection.fetchval(
+                "SELECT content FROM noetl.payload WHERE sha256 = $1", reference["sha256"]
+            )
+        lines = await log_lines(engine, told.state.execution_id)
+    assert [line["text"] for line in lines] == ["hello"]
+    assert failed.meta["logs"] == {"lines": 1, "bytes": 5}
+    assert b"KeyError" in traceback
     assert told.state.status is Status.FAILED
     assert told.state.failure is not None
     assert told.state.failure["step"] == "start"

@@ -16,7 +16,7 @@ from noetl.core.reference import MEDIA_TEXT
 from noetl.core.reference import address as address_of
 from noetl.ports.ledger import Advance
 from noetl.settings import read_settings
-from noetl.wiring import Engine
+from noetl.wiring.engine import Engine
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
 from tests.support.engine import Running, running_engine

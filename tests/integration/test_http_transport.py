@@ -12,7 +12,7 @@ import json
 import socket
 import ssl
 import tracemalloc
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,10 +28,11 @@ from noetl.adapters.objects.filesystem import FilePayloads
 from noetl.core import limits
 from noetl.core.codec import canonical_bytes
 from noetl.core.reference import reference_from_json
+from noetl.core.results.index import Node
 from noetl.engine.payloads import Payloads
 from noetl.engine.work.calling.body_sink import PayloadBodySink
 from noetl.ports.tool import BodySink, ToolResult
-from noetl.tools.http import body as body_module
+from noetl.tools.http import reading
 from noetl.tools.http import sessions as sessions_module
 from tests.support.aio import asynchronous
 from tests.support.web import http_call, http_tool, raw_server, web_server
@@ -151,6 +152,10 @@ class Counting:
             self.chunk_bytes_max = max(self.chunk_bytes_max, len(chunk))
         return {"uri": "noetl://kept", "bytes": self.bytes}
 
+    async def keep_json(self, chunks: AsyncIterator[bytes], *, index: Callable[[], Node]) -> Mapping[str, object]:
+        kept = await self.keep(chunks, media_type="application/json")
+        return {**kept, "index": index().count}
+
 
 async def streamed(
     total: int, *, sink: BodySink | None, content_type: str, length: bool = False, **fields: Any
@@ -205,7 +210,7 @@ async def test_memory_stays_bounded_while_a_body_is_stored() -> None:
 
 @asynchronous
 async def test_a_body_at_the_limit_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "HTTP_BODY_BYTES_IN_MEMORY_MAX", 100_000)
+    monkeypatch.setattr(reading, "HTTP_BODY_BYTES_IN_MEMORY_MAX", 100_000)
     for total, is_held in ((100_000, True), (100_001, False)):
         for length in (True, False):
             sink = Counting()
@@ -224,24 +229,10 @@ async def test_without_a_store_a_large_body_is_a_failure_that_still_tells_the_st
 
 
 @asynchronous
-async def test_large_json_is_read_whole_up_to_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = json.dumps([{"n": number, "text": "x" * 100} for number in range(80_000)]).encode()
-    assert len(rows) > limits.HTTP_BODY_BYTES_IN_MEMORY_MAX
-    for content_type, response_type in (("application/json", "auto"), ("text/plain", "json")):
-        result = await answered(rows, content_type, response_type=response_type, sink=Counting())
-        assert result.failure is None
-        assert len(result.value["data"]) == 80_000  # type: ignore[index]
-    monkeypatch.setattr(body_module, "RESULT_BYTES_MAX", len(rows) - 1)
-    result = await answered(rows, "application/json", sink=Counting())
-    assert result.failure is not None
-    assert (result.failure.kind, result.failure.code) == ("storage_quota", "BODY_TOO_LARGE")
-
-
-@asynchronous
 async def test_what_decompression_makes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = gzip.compress(b"\0" * (40 * MIB))
     assert len(bomb) < 200_000
-    monkeypatch.setattr(body_module, "HTTP_BODY_BYTES_MAX", 16 * MIB)
+    monkeypatch.setattr(reading, "HTTP_BODY_BYTES_MAX", 16 * MIB)
     sink = Counting()
     packed = {"Content-Encoding": "gzip"}
     tracemalloc.start()
@@ -264,16 +255,21 @@ async def test_what_decompression_makes_counts(monkeypatch: pytest.MonkeyPatch) 
 )
 @asynchronous
 async def test_a_store_that_fails_is_not_taken_for_the_server(error: OSError, kind: str) -> None:
-    class Broken:
+    class Broken(Counting):
         async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str) -> Mapping[str, object]:
             del media_type
             async for _ in chunks:
                 raise error
             return {}
 
-    result = await streamed(limits.HTTP_BODY_BYTES_IN_MEMORY_MAX + 1, sink=Broken(), content_type="text/csv")
-    assert result.failure is not None
-    assert result.failure.kind == kind
+    rows = json.dumps([{"text": "x" * 100}] * 40_000).encode()
+    for result in (
+        await streamed(limits.HTTP_BODY_BYTES_IN_MEMORY_MAX + 1, sink=Broken(), content_type="text/csv"),
+        await streamed(limits.HTTP_VALUE_BYTES_MAX + 1, sink=Broken(), content_type="text/plain"),
+        await answered(rows, "application/json", sink=Broken()),
+    ):
+        assert result.failure is not None
+        assert result.failure.kind == kind
 
 
 # --- answers that are none -------------------------------------------------------------------------------

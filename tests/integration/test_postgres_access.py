@@ -12,7 +12,7 @@ import pytest
 from noetl.adapters.postgres.access.data_access import built_in_fields, ensure_access
 from noetl.adapters.postgres.migrate import check_schema, migrate
 from noetl.settings import read_settings
-from noetl.wiring import prepare_database
+from noetl.wiring.databases import prepare_database
 from tests.support.aio import asynchronous
 from tests.support.backends import postgres_backend
 from tests.support.databases import connected, empty_database, fresh_database

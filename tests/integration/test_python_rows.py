@@ -17,6 +17,7 @@ from noetl.ports.tool import ToolCall, ToolSettings
 from noetl.tools.python.pool import ChildPool, TaskOutcome
 from noetl.tools.python.tool import PythonTool
 from tests.support.children import is_alive, task, until, with_pool
+from tests.support.logs import Heard
 
 TRIVIAL = 'result = {"n": n + 1}'
 
@@ -32,15 +33,21 @@ result = {"n": n, "pid": os.getpid()}
 
 
 async def run_rows(
-    pool: ChildPool, code: str, inputs: Iterable[dict[str, Any]], *, in_flight: int = 1_000, **given: Any
+    pool: ChildPool,
+    code: str,
+    inputs: Iterable[dict[str, Any]],
+    *,
+    in_flight: int = 1_000,
+    logs: list[Heard] | None = None,
+    **given: Any,
 ) -> list[TaskOutcome]:
     places = asyncio.Semaphore(in_flight)
 
-    async def one(values: dict[str, Any]) -> TaskOutcome:
+    async def one(values: dict[str, Any], log: Heard | None) -> TaskOutcome:
         async with places:
-            return await pool.run_row(task(code, input=values, **given))
+            return await pool.run_row(task(code, input=values, **given), log=log)
 
-    return await asyncio.gather(*(one(values) for values in inputs))
+    return await asyncio.gather(*(one(values, logs[n] if logs else None) for n, values in enumerate(inputs)))
 
 
 class Notes:
@@ -108,9 +115,10 @@ def test_failures_output_and_large_values_belong_to_their_row() -> None:
 
     async def test(pool: ChildPool) -> None:
         await run_rows(pool, code, ({"n": 1, "text": ""} for _row in range(50)), in_flight=10)
-        outcomes = await run_rows(pool, code, ({"n": n, "text": "é" * (n % 5)} for n in range(60)))
+        heard = [Heard() for _ in range(60)]
+        outcomes = await run_rows(pool, code, ({"n": n, "text": "é" * (n % 5)} for n in range(60)), logs=heard)
         for n, outcome in enumerate(outcomes):
-            assert outcome.stdout == f"{n}\n"
+            assert heard[n].text() == f"{n}\n"
             if n % 3 == 0:
                 assert outcome.failure is not None
                 assert (outcome.failure.code, outcome.failure.message) == ("PY_ValueError", str(n))

@@ -25,7 +25,7 @@ from noetl.core.codec import sha256_hex
 from noetl.core.errors import ToolFailed
 from noetl.engine.credentials import CredentialOpener
 from noetl.settings import Settings, read_settings
-from noetl.wiring import credential_cipher
+from noetl.wiring.credentials import credential_cipher
 from tests.support.aio import asynchronous
 from tests.support.databases import connected, fresh_database
 from tests.support.registry import Serving, application_of, registry_of, serving_registry

@@ -8,12 +8,22 @@ from typing import Any
 import pytest
 
 from noetl.core.playbook.compile import compile_playbook
-from noetl.wiring import tool_kinds
+from noetl.wiring.tools import tool_kinds
 from tests.support.language import EXAMPLES, Case, World
 
 RESULTS: Mapping[str, Any] = {
     "artifact": {"first": 0, "last": 19999, "loaded": 20000, "tier": "disk", "bytes": 1648918},
     "branching": {"booked": {"amount": 120, "fee": 1.2, "approved_by": "nobody"}, "notified": False},
+    "duckdb_join": {
+        "best": "somebody",
+        "rows": [
+            {"name": "somebody", "amount": 159375.0, "orders": 12500},
+            {"name": "Barbara", "amount": 156250.0, "orders": 12500},
+            {"name": "Grace", "amount": 153125.0, "orders": 12500},
+            {"name": "Ada", "amount": 150000.0, "orders": 12500},
+        ],
+        "created": 50000,
+    },
     "error_arc": {"booked": 0, "note": "Nothing was booked: -5 is less than nothing."},
     "fan_in": {"evens": 12, "odds": 16, "total": 28},
     "flaky_api": {"items": 35, "missing": 404},

@@ -17,7 +17,7 @@ from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import MEDIA_PLAYBOOK, reference_from_json
 from noetl.engine.payloads import Payloads
 from noetl.engine.work.pipeline import interpreter
-from noetl.wiring import tool_kinds
+from noetl.wiring.tools import tool_kinds
 from tests.language import test_checklist, test_older_words, test_routing, test_values
 from tests.support.engine import OWNER
 from tests.support.language import CASES, EXAMPLES, FOLDER, Case, World, filed

@@ -21,7 +21,7 @@ from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import CommandStatus, Status
 from noetl.core.playbook.compile import compile_playbook
 from noetl.engine.work.pipeline import interpreter
-from noetl.wiring import tool_kinds
+from noetl.wiring.tools import tool_kinds
 from tests.language.test_checklist import runs
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database

@@ -11,16 +11,19 @@ from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults
 from noetl.adapters.memory.ledger import MemoryLedger
+from noetl.adapters.memory.lineage.lineage import MemoryLineage
 from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
 from noetl.adapters.postgres.leases import PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
+from noetl.adapters.postgres.lineage.lineage import PostgresLineage
 from noetl.adapters.postgres.payloads import PostgresPayloads
 from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.postgres.queue import PostgresExecutions, PostgresQueue
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.engine.append import GroupAppender
+from noetl.ports.data.lineage import Lineage
 from noetl.ports.data.payloads import PayloadStore
 from noetl.ports.ledger import Ledger, ShardHead
 from noetl.ports.queue import Executions, Queue
@@ -38,6 +41,7 @@ class Backend:
     queue: Queue
     executions: Executions
     payloads: PayloadStore
+    lineage: Lineage
     make: EventMaker
     own: Callable[[], Awaitable[list[ShardHead]]]
     tamper: Callable[[int], Awaitable[None]]
@@ -65,6 +69,7 @@ async def memory_backend(faults: Faults | None = None) -> AsyncIterator[Backend]
         queue=MemoryQueue(database, faults),
         executions=MemoryExecutions(database, faults),
         payloads=MemoryPayloads(database.tables.payloads, faults),
+        lineage=MemoryLineage(database),
         make=EventMaker(ids=VirtualIds(clock), clock=clock),
         own=ledger.own_shards,
         tamper=tamper,
@@ -88,6 +93,7 @@ async def postgres_backend(address: str) -> AsyncIterator[Backend]:
             queue=PostgresQueue(reader),
             executions=PostgresExecutions(reader),
             payloads=PostgresPayloads(reader),
+            lineage=PostgresLineage(reader),
             make=EventMaker(ids=_IDS, clock=SystemClock()),
             own=lambda: leases.own_shards(runtime_id=1, instance="test"),
             tamper=tamper,

@@ -15,7 +15,8 @@ from noetl.core.execution.state import ExecutionState, Status
 from noetl.engine.catalog import Registered
 from noetl.engine.executions import Origin, StartRequest
 from noetl.settings import read_settings
-from noetl.wiring import Engine, prepare_database
+from noetl.wiring.databases import prepare_database
+from noetl.wiring.engine import Engine
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
 OWNER = {"tenant_id": "default", "organization_id": "default"}

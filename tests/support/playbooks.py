@@ -40,7 +40,7 @@ from noetl.core.expression.views import loop_summary
 from noetl.core.kinds import KINDS
 from noetl.core.playbook.compile import compile_playbook
 from noetl.core.playbook.compiled import Answer, CompiledPlaybook
-from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result, address
+from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result, address, parent_document
 from noetl.core.results.failures import error_of
 from noetl.engine.stored.outcome import completing_names
 from noetl.engine.work.names import outcome_names
@@ -282,7 +282,7 @@ class Simulated:
                 transition_key=kinds.terminal_key(command.command_id),
                 command_id=command.command_id,
                 meta={"step": command.step, "attempt": 1},
-                result=result,
+                result={**result, "parent_ref": parent_document(command.parent_ref)},
                 writes=writes,
             )
         )

@@ -32,7 +32,7 @@ from noetl.processes.server.owners import Owner
 from noetl.processes.server.routes import catalog, credentials
 from noetl.processes.server.routing import API, install
 from noetl.settings import Settings
-from noetl.wiring import credential_cipher
+from noetl.wiring.credentials import credential_cipher
 
 KINDS = frozenset({"noop", "python", "playbook", "postgres"})
 

@@ -218,10 +218,10 @@ def test_a_child_without_a_waiting_parent_is_an_orphan() -> None:
 def test_an_execution_knows_who_started_it_and_how_deep_it_is() -> None:
     run = Simulated(CHILD)
     first = run.events[0]
-    meta = {**first.meta, "parent": {"command_id": "a#1", "n": 2, "waits": True}, "depth": 3}
+    meta = {**first.meta, "parent": {"command_id": "a#1", "n": 2, "waits": True, "ref_id": 5}, "depth": 3}
     state = fold_all([first._replace(meta=meta, parent_execution_id=77)])
     assert state is not None
-    assert (state.parent, state.depth, state.parent_execution_id) == (("a#1", 2, True), 3, 77)
+    assert (state.parent, state.depth, state.parent_execution_id) == (("a#1", 2, True, 5), 3, 77)
 
 
 # --- the fields of the task ------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from noetl.core import kinds
 from noetl.core.execution.context import command_body
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Entry
@@ -29,7 +30,8 @@ def test_a_command_carries_the_names_it_reads_and_no_others() -> None:
     found = body(run, "use#1")
     assert found["ctx"] == {"n": {"v": 1}}
     assert found["workload"] == {"city": {"v": "Bern"}}
-    assert found["steps"] == {"start": {"status": "ok", "ref": address_of({"x": 5}).reference.to_json()}}
+    reference, event = address_of({"x": 5}).reference, run.of(kinds.COMMAND_COMPLETED)[-1]
+    assert found["steps"] == {"start": {"status": "ok", "ref": reference.to_json(), "ref_id": str(event.event_id)}}
     assert (found["path"], found["step"], found["run"], found["kind"]) == ("demo", "use", 1, "step")
     assert found["playbook"] == run.state.playbook
     assert found["parents"] == ["start"]

@@ -18,7 +18,7 @@ from noetl.core.errors import CredentialUnreadable, SettingsInvalid
 from noetl.core.secret import Secret, key_to_text
 from noetl.ports.secrets import Credential, SealedCredential
 from noetl.settings import read_settings
-from noetl.wiring import credential_cipher
+from noetl.wiring.credentials import credential_cipher
 from tests.support.aio import asynchronous
 
 OWNER = {"tenant_id": "acme", "organization_id": "sales"}

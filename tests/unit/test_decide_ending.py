@@ -31,7 +31,7 @@ def test_the_result_of_an_execution_is_that_of_the_last_step_that_completed() ->
     assert event.result == {
         "status": "ok",
         "reference": address_of({"n": 2}).reference.to_json(),
-        "parent_ref": None,
+        "parent_ref": {"ref_id": run.of(kinds.COMMAND_COMPLETED)[-1].event_id},
         "context": {},
     }
     assert run.state.status is Status.COMPLETED

@@ -10,6 +10,7 @@ import enum
 import fractions
 import json
 import math
+import os
 import sys
 import types
 import uuid
@@ -25,7 +26,7 @@ from noetl.tools.python.child import namespace
 from noetl.tools.python.child.failures import describe
 from noetl.tools.python.child.loop import ProgramCache, ValueInvalid, json_bytes
 from noetl.tools.python.child.namespace import Inputs, compile_program, needs_context, run_program
-from noetl.tools.python.child.observation import Collector
+from noetl.tools.python.child.observation import Output
 
 FILENAME = "<playbook step>"
 
@@ -430,18 +431,23 @@ def test_values_without_json_form_are_refused() -> None:
 # --- output, cache, framing ------------------------------------------------------------------------------
 
 
-def test_output_keeps_the_beginning_and_counts_the_rest() -> None:
-    output = Collector(chars_max=10)
-    print("12345", file=output)
-    assert output.take() == ("12345\n", 0)
-    print("x" * 8, file=output)
-    print("y" * 100, file=output)
-    output.buffer.write("ż".encode())
-    assert output.take() == ("x" * 8 + "\ny", 99 + 1 + 1)
-    print("again", file=output)
-    output.close()
-    output.flush()
-    assert output.take() == ("again\n", 0)
+def test_output_leaves_with_the_end_of_its_line_and_what_finds_no_room_is_counted() -> None:
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    try:
+        output = Output(writer)
+        print("12345", file=output.stdout)
+        assert b"12345" in os.read(reader, 4096)
+        output.stderr.buffer.write("ż".encode())
+        assert output.end() == (True, 0)
+        assert "ż".encode() in os.read(reader, 4096)
+        output.stdout.close()
+        os.close(reader)
+        print("y" * 100, file=output.stdout)
+        assert output.end() == (True, 101)
+        assert output.end() == (False, 0)
+    finally:
+        os.close(writer)
 
 
 def test_program_cache_forgets_the_least_recently_used() -> None:

@@ -199,3 +199,46 @@ def test_several_credentials_are_remembered_and_the_longest_match_goes_first() -
     assert made.scrub("canary canary-and-more") == "*** ***-and-more"
     made.learn_values(["canary-and-more", "tiny"])
     assert made.scrub("canary canary-and-more tiny") == "*** *** tiny"
+
+
+# --- text that grows -------------------------------------------------------------------------------------------
+
+
+def streamed(made: Redactor, pieces: list[str]) -> str:
+    """What is let go of a text that comes in pieces."""
+    found, held = "", ""
+    for piece in pieces:
+        clean, held = made.released(held + piece)
+        found += clean
+    rest = made.scrub(held)
+    assert isinstance(rest, str)
+    return found + rest
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("secret", [PLAIN, "pässwörd-é", "abc+/=&?#%", "aabaab-aabaab"])
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 10_000])
+def test_a_secret_is_found_however_it_is_cut(form: str, secret: str, size: int) -> None:
+    made = redactor(password=secret)
+    text = f"before {FORMS[form](secret)} after\nand {FORMS[form](secret)}{FORMS[form](secret)} end"
+    pieces = [text[place : place + size] for place in range(0, len(text), size)]
+    assert streamed(made, pieces) == made.scrub(text)
+
+
+@given(
+    st.lists(st.sampled_from(["aabaab", "aab", "a", "b", "-", "\n", "aabaabc", "YWFiYWFi", "616162"]), max_size=30),
+    st.integers(1, 9),
+)
+def test_pieces_let_nothing_through_that_the_whole_would_not(words: list[str], size: int) -> None:
+    made = redactor(password="aabaab", token="aabaabc")
+    text = "".join(words)
+    found = streamed(made, [text[place : place + size] for place in range(0, len(text), size)])
+    assert not made.finds(found.encode())
+
+
+def test_a_line_without_a_secret_is_let_go_at_once() -> None:
+    made = redactor(password=PLAIN)
+    assert made.released("nothing here\n") == ("nothing here\n", "")
+    assert Redactor().released("no secrets at all") == ("no secrets at all", "")
+    assert made.released(f"x {PLAIN[:5]}") == ("x ", PLAIN[:5])
+    assert made.released(f"x {PLAIN}") == ("x ", PLAIN)

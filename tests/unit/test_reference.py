@@ -86,11 +86,11 @@ def test_names_in_locators_are_encoded(name: str) -> None:
 
 def test_a_result_has_exactly_the_four_members() -> None:
     reference = payload().reference
-    result = Result(status="ok", reference=reference, parent_ref=reference, context={"rows": 3}).to_json()
+    result = Result(status="ok", reference=reference, parent_ref=7, context={"rows": 3}).to_json()
     assert result == {
         "status": "ok",
         "reference": reference.to_json(),
-        "parent_ref": reference.to_json(),
+        "parent_ref": {"ref_id": 7},
         "context": {"rows": 3},
     }
     assert set(result) == set(RESULT_SHAPE)

@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetl.tools.postgres.params import (
-    Bound,
-    ParameterType,
-    ParamsInvalid,
-    array_text,
-    bind,
-    fitted,
-    literal_text,
-)
+from noetl.tools.postgres.params import ParameterType, array_text, fitted, literal_text
+from noetl.tools.sql.params import Bound, ParamsInvalid, bind
 
 # --- placeholders ----------------------------------------------------------------------------------------
 

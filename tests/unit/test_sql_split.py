@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from noetl.tools.postgres.split import _CUTS, PLAIN, SPACE, fragments, speaks_to_client, statements, tokens
+from noetl.tools.sql.split import _CUTS, PLAIN, SPACE, fragments, speaks_to_client, statements, tokens
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,9 @@ def quoted(quote: str) -> st.SearchStrategy[str]:
 dollar_quoted = st.tuples(st.sampled_from(["$$", "$a$", "$é_1$"]), st.text(alphabet="a;'\"-/*\\\n", max_size=8)).map(
     lambda pair: pair[0] + pair[1] + pair[0]
 )
+# With an operator behind it: a string on a later line would be more of this one, and have its backslashes.
 escaped = st.text(alphabet="a;'\"$-/*\\\n", max_size=8).map(
-    lambda inside: "E'" + inside.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    lambda inside: "E'" + inside.replace("\\", "\\\\").replace("'", "\\'") + "' ||"
 )
 comments = st.text(alphabet="a;'\"$", max_size=8).map(lambda inside: f"/* {inside} /* {inside} */ ; */") | st.text(
     alphabet="a;'\"$-/*\\", max_size=8

@@ -17,6 +17,7 @@ from noetl.bench.measure import Metric, Report
 from noetl.core import kinds
 from noetl.core.event import Event, seal
 from noetl.core.ids import ExecutionId, quarter_of
+from noetl.core.locator import payload_locator, producer_locator
 from noetl.core.reference import Result
 from noetl.core.shards import shard_of
 from noetl.engine.append import GroupAppender
@@ -25,6 +26,7 @@ from noetl.ports.ledger import Offer
 CALLERS = 16
 WRITERS = 2
 CALLS = 250
+PRODUCER = producer_locator("default", "default", "host", "bench")
 PLAIN_EVENTS_PER_STATEMENT = 64
 _COLUMNS = (
     "execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version, "
@@ -58,7 +60,7 @@ def task_events(execution_id: int, number: int, ids: SnowflakeIds, moment: str) 
     command = f"step_{number}#1"
     reference = {
         "kind": "payload",
-        "uri": f"noetl://tenant/default/org/default/payloads/sha256/{number:064x}",
+        "uri": payload_locator("default", "default", f"{number:064x}"),
         "sha256": f"{number:064x}",
         "media_type": "application/json",
         "bytes": 64,
@@ -81,7 +83,7 @@ def task_events(execution_id: int, number: int, ids: SnowflakeIds, moment: str) 
             organization_id="default",
             event_type=kind,
             event_time=moment,
-            producer="noetl://tenant/default/org/default/host/bench",
+            producer=PRODUCER,
             transition_key=key,
             correlation_id=str(execution_id),
             command_id=command,

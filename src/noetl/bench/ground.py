@@ -11,7 +11,8 @@ import asyncpg
 
 from noetl.adapters.postgres.embedded import ServerAddress, dsn
 from noetl.settings import Settings
-from noetl.wiring import Engine, embedded_postgres, prepare_database
+from noetl.wiring.databases import embedded_postgres, prepare_database
+from noetl.wiring.engine import Engine
 
 DATABASE = "noetl_bench"
 

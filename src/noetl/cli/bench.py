@@ -11,6 +11,7 @@ import uvloop
 
 from noetl.bench.appends import append
 from noetl.bench.compiling import compile_steps
+from noetl.bench.data.plane import data
 from noetl.bench.ground import Ground, ground
 from noetl.bench.loops import http_map, map_items
 from noetl.bench.measure import Report
@@ -28,6 +29,7 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "map": map_items,
     "http_map": http_map,
     "compile": compile_steps,
+    "data": data,
 }
 
 REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
@@ -13,6 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from noetl.core.errors import HostUnavailable, NoetlError
 
 REQUEST_SECONDS_MAX = 60.0
+PIECE_BYTES = 256 * 1024
 
 
 class Refused(NoetlError):
@@ -42,6 +44,28 @@ def _connection(place: Path | str) -> http.client.HTTPConnection:
     assert parts.hostname is not None
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     return kind(parts.hostname, parts.port, timeout=REQUEST_SECONDS_MAX)
+
+
+class Download:
+    """An answer that is read piece by piece; one that ends too early is HostUnavailable."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+
+    def header(self, name: str) -> str | None:
+        return self._response.getheader(name)
+
+    def pieces(self) -> Iterator[bytes]:
+        told = self.header("Content-Length")
+        left = None if told is None else int(told)
+        try:
+            while piece := self._response.read(PIECE_BYTES):
+                left = None if left is None else left - len(piece)
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise HostUnavailable(f"the answer broke off, and is not complete: {error}") from error
+        if left:
+            raise HostUnavailable(f"the answer broke off: {left:,} bytes are missing")
 
 
 class Client:
@@ -82,6 +106,20 @@ class Client:
             raise Refused(response.status, answer)
         result: dict[str, Any] = answer
         return result
+
+    def download(self, place: str, /, **query: object) -> Download:
+        """An answer of any size, to be read before the next request.  Raises Refused and HostUnavailable."""
+        chosen = {name: value for name, value in query.items() if value is not None}
+        target = f"{place}?{urlencode(chosen)}" if chosen else place
+        try:
+            self._connection.request("GET", target, headers=self._headers)
+            response = self._connection.getresponse()
+            if response.status >= 400:
+                raise Refused(response.status, json.loads(response.read()))
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._connection.close()
+            raise HostUnavailable(f"the host does not answer: {error}") from error
+        return Download(response)
 
     def health(self) -> dict[str, Any]:
         return self.request("GET", "/api/health")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from noetl import __version__
+from noetl.cli.data import result, trace
 from noetl.cli.registry import catalog, credentials
 from noetl.cli.registry.asking import reaches_servers
 from noetl.cli.text import fail
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("execution_id", metavar="ID")
     one.add_argument("--reason", metavar="TEXT", help="recorded with the request")
 
+    _add_data_verbs(verbs)
     credentials.add_verbs(verbs)
     catalog.add_verbs(verbs)
 
@@ -107,6 +109,24 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
     one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
     return parser
+
+
+def _add_data_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """What an execution left behind."""
+    result.add_verb(verbs)
+    trace.add_verb(verbs)
+
+    one = reaches_servers(_verb(verbs, "logs", _later("data.logs", "logs"), "show what tasks printed and tools said"))
+    one.add_argument("execution_id", metavar="ID")
+    one.add_argument("--step", metavar="STEP", help="only of this step")
+    one.add_argument("-f", "--follow", action="store_true", help="go on until the execution has ended")
+    one.add_argument("--json", action="store_true", help="one JSON object per line")
+
+    one = _verb(verbs, "gc", _later("data.gc", "gc"), "delete payloads that nothing names any more")
+    one.add_argument("--dry-run", action="store_true", help="only tell what would go")
+    one.add_argument("--grace", type=float, metavar="HOURS", help="how long they stay; NOETL_GC_GRACE_HOURS, 24")
+    one.add_argument("--forget-missing", action="store_true", help="take payloads that are named and gone for lost")
+    one.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def _slots(text: str) -> int:

@@ -14,6 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from noetl.cli.limits_page import limits_markdown
+from noetl.cli.pages.metrics import metrics_markdown
+from noetl.cli.pages.settings import settings_markdown
 from noetl.core.kinds import KINDS, EventKind
 
 ENVELOPE = {
@@ -52,6 +54,7 @@ MEMBERS = {
     "closing": "true for the final step, started after everything else",
     "collection": "the rows of the loop: `{v}` inline, or `{ref}` to a stored collection",
     "concurrency": "how many rows of the frame may run at the same time",
+    "credentials": "names of the credentials and keychain entries that were used, never what they hold",
     "cursor": "what is claimed where: `{kind, claim, auth}`; what is no template is not repeated here",
     "delay_seconds": "how long the task waits",
     "done": "rows that have an outcome",
@@ -66,8 +69,10 @@ MEMBERS = {
     "fanin": "what became of the shards of a fan-out: `{status, total, succeeded, failed}`",
     "first": "index of the frame's first row",
     "frames": "how many frames the loop had",
+    "inputs": "results that were opened for the work: `{ref_id}`, or `{sha256}` of what no step gave; at most 32",
     "iter": "the iteration of another execution's loop that started this one: its small values",
     "kind": "`step`, or `evaluate`, `collect` or `seal` for work inside a step",
+    "logs": "what the tasks said while they ran: `{lines, bytes}`, and `left_out_bytes` when it was too much",
     "leaf": "true when the step has no `next` at all",
     "n": "ordinal of the wait, the child, the heartbeat or the claim",
     "name": "the timer: `retry/<command>/<n>`, `child/<command>/<n>`, `step/<step>#<run>`, `execution`, `cancel`",
@@ -97,11 +102,10 @@ MEMBERS = {
     "slot": "the claimant of a cursor whose turn the frame is",
     "skipped": "how many rows the next attempt need not run",
     "status": "how it ended",
-    "stdout": "reference to what the tasks printed",
     "step": "the step; at the end of an execution the last or the failed one",
     "targets": "steps that the arcs requested",
     "task": "the task that waits",
-    "tasks": "the first task runs: label, milliseconds, attempt, kind of error",
+    "tasks": "the first task runs: label, milliseconds, attempt, kind of error, where the result is stored on its own",
     "total": "how many rows the loop has",
     "traceback": "reference to the traceback of the last task",
     "tries": "how often the shard was run before",
@@ -144,12 +148,9 @@ REPLACED_COLUMNS = (
     ("event: current_index, current_item", "the output of the item's frame; comes with loops"),
     ("event: expected_version", "`stream.version`, counted by the appending statement"),
     ("event.result: reference {ref_id, type, uri}", "`result.reference` {uri, sha256, media_type, bytes, store, …}"),
-    ("event.result: parent_ref {ref_id}", "`result.parent_ref`, a whole reference"),
-    (
-        "result_ref: ref_id, parent_ref_id, store_tier, physical_uri",
-        "the reference itself; the table comes with stores",
-    ),
-    ("result_ref: correlation, auth_reference", "comes with loops and with credentials"),
+    ("result_ref: ref_id from a sequence", "`result_ref.ref_id`, the id of the event that names the result"),
+    ("result_ref: a table with a foreign key to itself", "a view of `event`; `event.parent_event_id` is the link"),
+    ("result_ref: physical_uri", "`result_ref.store_tier`, `result_ref.physical_address`"),
     ("command: numeric command_id", "`command.command_id`, the text `<step>#<run>`"),
     (
         "command: stage_id, frame_id, meta.worker_slot_id",
@@ -228,7 +229,9 @@ _PARTITION = re.compile(r"^CREATE TABLE noetl\.(\w+) PARTITION OF noetl\.(\w+) (
 _INDEX = re.compile(r"^CREATE (UNIQUE )?INDEX (\w+) ON noetl\.(\w+) (.*)$")
 _NO_INDEX = re.compile(r"^DROP INDEX noetl\.(\w+)$")
 _FUNCTION = re.compile(r"^CREATE (?:OR REPLACE )?FUNCTION (noetl\.\w+\([^)]*\) RETURNS \w+)")
+_DERIVED = re.compile(r"^CREATE VIEW noetl\.(\w+) \(([^)]*)\) AS ")
 _COLUMN = re.compile(r"^ALTER TABLE noetl\.(\w+) ADD COLUMN (.*)$")
+_DEFAULT = re.compile(r"^ALTER TABLE noetl\.(\w+) ALTER COLUMN (\w+) SET DEFAULT (.*)$")
 _VIEW = re.compile(
     r"^CREATE VIEW (noetl_views\.\w+) WITH \(security_barrier = true\) AS SELECT (.*) FROM noetl\.(\w+)$"
 )
@@ -304,10 +307,26 @@ def _apply(schema: Schema, statement: str, comment: str) -> None:
         schema.functions[found[1]] = comment
     elif found := _COLUMN.match(statement):
         _add_part(schema.tables[found[1]], found[2])
-    elif found := _VIEW.match(statement):
-        schema.views.append(View(found[1], found[3], found[2].split(", "), comment))
+    elif found := _DEFAULT.match(statement):
+        table = schema.tables[found[1]]
+        table.columns = [_with_default(one, found[3]) if one.name == found[2] else one for one in table.columns]
     elif not _IGNORED.match(statement):
+        _add_view(schema, statement, comment)
+
+
+def _add_view(schema: Schema, statement: str, comment: str) -> None:
+    if found := _VIEW.match(statement):
+        schema.views.append(View(found[1], found[3], found[2].split(", "), comment))
+    elif found := _DERIVED.match(statement):
+        columns = [Column(name, "", "derived") for name in found[2].split(", ")]
+        schema.tables[found[1]] = Table(found[1], comment, columns, ["a view of the ledger"])
+    else:
         raise ValueError(f"a statement of an unknown form: {statement[:80]}")
+
+
+def _with_default(column: Column, value: str) -> Column:
+    rules = re.sub(r" ?DEFAULT .*$", "", column.rule)
+    return Column(column.name, column.type, f"{rules} DEFAULT {value}".strip())
 
 
 def _add_part(table: Table, part: str) -> None:
@@ -413,7 +432,13 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
 
 def main() -> None:
     folder = Path("docs") / "reference"
-    pages = {"events.md": events_markdown(), "schema.md": schema_markdown(), "limits.md": limits_markdown()}
+    pages = {
+        "events.md": events_markdown(),
+        "schema.md": schema_markdown(),
+        "limits.md": limits_markdown(),
+        "settings.md": settings_markdown(),
+        "metrics.md": metrics_markdown(),
+    }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")
 

@@ -20,7 +20,7 @@ from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import Places, make_home, places_of
 from noetl.processes.worker.worker import run_worker
 from noetl.settings import Settings
-from noetl.wiring import embedded_postgres, migrate_database
+from noetl.wiring.databases import embedded_postgres, migrate_database
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0

@@ -8,6 +8,7 @@ NoetlError
 ├── TemplateFailed       (Terminal)   a template could not be evaluated
 ├── TemplateRefused      (Terminal)   the sandbox or a limit refused a template
 ├── EnvelopeInvalid      (Terminal)   an event breaks the shape of the ledger
+├── LocatorInvalid       (Terminal)   a text is no locator or subject, or a name cannot be in one
 ├── TransitionConflict   (Terminal)   the same transition was recorded with other content
 ├── VersionConflict      (Terminal)   a stream is not at the expected version
 ├── ExecutionClosed      (Terminal)   a fact arrived after the terminal event
@@ -18,21 +19,34 @@ NoetlError
 ├── ScriptUnavailable    (Terminal)   a script cannot be read: it is not there, or outside of every root
 ├── StageUnknown         (Terminal)   no such open stage in this execution
 ├── FrameAlreadyTerminal (Terminal)   a frame that has ended was asked about
+├── ResultUnknown        (Terminal)   no result of such a step, or nothing at such a path of it
+├── ResultUnfinished     (Terminal)   the step has not ended yet
+├── ResultNotTabular     (Terminal)   no rows and columns can be made of what was asked for
 ├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
 ├── LedgerCorrupt        (Terminal)   stored bytes do not agree with their checksum or order
 ├── PayloadMissing       (Terminal)   a reference names bytes that are not there
 ├── PayloadCorrupt       (Terminal)   stored bytes do not have the digest of their reference
+├── PayloadUnreadable    (Terminal)   stored bytes are sealed with a key that this process does not have
+├── StoreRefused         (Terminal)   a payload store refuses this process: credentials, bucket or rights
 ├── SchemaOutdated       (Terminal)   the database must be migrated first
 ├── EmbeddedPostgresFailed (Terminal) the private Postgres could not be started or stopped
 ├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
 ├── AppendOverloaded     (Transient)  the append queue is full
+├── CollectionBusy       (Transient)  another collector of payloads is at work
 ├── HostUnavailable      (Transient)  the host process does not answer
+├── StoreUnavailable     (Transient)  a payload store does not answer, or has trouble of its own
+├── StorageFull          (Transient)  a payload store or its file system has no room left
 └── ToolFailed                        a task failed; data about it, not a defect of ours
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+
+REFERENCE_NOT_AVAILABLE = "REFERENCE_NOT_AVAILABLE"
+"""The code of a failure: a payload that is needed is gone or damaged, or a result could not be stored."""
+SECRET_IN_BODY = "SECRET_IN_BODY"  # noqa: S105 - a code and no secret
+"""The code of a failure: a stream holds a secret and was not stored."""
 
 
 class NoetlError(Exception):
@@ -104,6 +118,10 @@ class EnvelopeInvalid(Terminal):
         super().__init__(message)
 
 
+class LocatorInvalid(Terminal):
+    code = "locator_invalid"
+
+
 class TransitionConflict(Terminal):
     code = "transition_conflict"
 
@@ -156,6 +174,18 @@ class FrameAlreadyTerminal(Terminal):
         super().__init__(message)
 
 
+class ResultUnknown(Terminal):
+    code = "result_unknown"
+
+
+class ResultUnfinished(Terminal):
+    code = "result_unfinished"
+
+
+class ResultNotTabular(Terminal):
+    code = "result_not_tabular"
+
+
 class LeaseLost(Terminal):
     code = "lease_lost"
 
@@ -170,6 +200,14 @@ class PayloadMissing(Terminal):
 
 class PayloadCorrupt(Terminal):
     code = "payload_corrupt"
+
+
+class PayloadUnreadable(Terminal):
+    code = "payload_unreadable"
+
+
+class StoreRefused(Terminal):
+    code = "store_refused"
 
 
 class SchemaOutdated(Terminal):
@@ -188,8 +226,20 @@ class AppendOverloaded(Transient):
     code = "append_overloaded"
 
 
+class CollectionBusy(Transient):
+    code = "collection_busy"
+
+
 class HostUnavailable(Transient):
     code = "host_unavailable"
+
+
+class StoreUnavailable(Transient):
+    code = "store_unavailable"
+
+
+class StorageFull(Transient):
+    code = "storage_full"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

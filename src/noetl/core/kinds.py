@@ -102,7 +102,10 @@ KINDS: Mapping[str, EventKind] = {
             transition_key="command.terminal/<command>",
             says="The work succeeded: where its result is, the atoms routing may read, the values it wrote.  "
             "`result.context` also has `stored` for an external result, and the fields that were `selected`.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings", "scripts"),
+            meta=(
+                *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
+                *("inputs", "credentials"),
+            ),
             has_result=True,
             has_writes=True,
             carries=("command.completed", "step.exit"),
@@ -112,7 +115,10 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.terminal/<command>",
             says="The work failed after its policy was exhausted; `result.context.error` says how.",
-            meta=("step", "attempt", "duration_ms", "tasks", "stdout", "traceback", "warnings", "scripts"),
+            meta=(
+                *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
+                *("inputs", "credentials"),
+            ),
             has_result=True,
             has_writes=True,
             carries=("command.failed", "step.exit"),
@@ -200,7 +206,10 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="frame",
             transition_key="frame.terminal/<frame>",
             says="Every row of the frame has an outcome; the payload holds them in item order.",
-            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings", "scripts", "breaks", "claim"),
+            meta=(
+                *("step", "attempt", "outcomes", "profile", "logs", "warnings", "scripts", "breaks", "claim"),
+                *("first", "inputs", "credentials"),
+            ),
             has_result=True,
             has_writes=True,
             carries=("frame.committed", "loop.item", "loop.shard.done"),
@@ -210,7 +219,10 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="frame",
             transition_key="frame.terminal/<frame>",
             says="The frame ended before all of its rows had run; `result.context.error` says why.",
-            meta=("step", "attempt", "outcomes", "profile", "stdout", "warnings", "scripts", "breaks", "claim"),
+            meta=(
+                *("step", "attempt", "outcomes", "profile", "logs", "warnings", "scripts", "breaks", "claim"),
+                *("first", "inputs", "credentials"),
+            ),
             has_result=True,
             has_writes=True,
             carries=("frame.failed", "loop.shard.failed"),

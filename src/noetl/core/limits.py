@@ -36,6 +36,8 @@ TEMPLATE_WORK_IN_CHILD_MAX = 200_000_000
 
 # --- events and routing ----------------------------------------------------------------------------------
 EVENT_RESULT_BYTES_MAX = 8_192
+# A failure must always fit into the context of its event.
+EVENT_CONTEXT_BYTES_MIN = 4_096
 EVENT_BODY_BYTES_MAX = 262_144
 ATOM_BYTES_MAX = 1_024
 ATOMS_BYTES_MAX = 4_096
@@ -59,16 +61,54 @@ DECIDE_INPUTS_WAITING_MAX = 10_000
 # --- payloads --------------------------------------------------------------------------------------------
 PAYLOAD_INLINE_BYTES_MAX = 65_536
 RESULT_BYTES_MAX = 512 * 1024 * 1024
+# Bodies and tables go by in pieces: nothing holds them.
+PAYLOAD_BYTES_MAX = 256 * 1024**3
 INDEX_PART_BYTES = 262_144
 INDEX_READ_BYTES_MAX = 4 * 1024 * 1024
 STORED_HELD_BYTES = 32 * 1024 * 1024
 STORED_FETCHES_MAX = 8
+TABLE_WINDOW_ROWS = 1_024
+PYTHON_LANDED_BYTES_MIN = 1_048_576
+TABLE_MEASURED_BYTES_MAX = 1_048_576
 RESULT_INLINE_BYTES_MAX = 65_536
 TIER_LARGE_BYTES_MIN = 1024 * 1024
 PREVIEW_BYTES_DEFAULT = 1_024
 PREVIEW_BYTES_MAX = 65_536
 SELECTED_FIELDS_MAX = 50
 SELECTED_BYTES_MAX = 3_072
+
+# --- lineage ---------------------------------------------------------------------------------------------
+INPUTS_RECORDED_MAX = 32
+CREDENTIALS_RECORDED_MAX = 32
+REFERENCE_RETURNS_MAX = 3
+TRACE_DEPTH_MAX = 100
+TRACE_RESULTS_MAX = 500
+TRACE_VISITS_MAX = 20_000
+TRACE_FRAMES_MAX = 20
+
+# --- tables ----------------------------------------------------------------------------------------------
+# A batch is what is held, compressed and read at once; smaller ones are gathered until they reach the aim.
+TABLE_BATCH_ROWS_MAX = 65_536
+TABLE_BATCH_BYTES_MAX = 8 * 1024 * 1024
+TABLE_BATCH_ROWS_AIM = 16_384
+TABLE_BATCH_BYTES_AIM = 1024 * 1024
+# Rows of a batch that is handed over: nulls take no bytes, so a few bytes could claim any number of rows.
+TABLE_GIVEN_ROWS_MAX = 256 * TABLE_BATCH_ROWS_MAX
+TABLE_MESSAGES_MAX = 10_000_000
+# Durable bytes that are read at once; a larger table has an index and is read batch by batch.
+TABLE_WHOLE_BYTES_MAX = 4 * 1024 * 1024
+# What is held in memory after decompression; more goes into a file.
+TABLE_DECODED_BYTES_MAX = 64 * 1024 * 1024
+TABLE_SPILL_BYTES_MAX = 8 * 1024**3
+TABLE_FETCH_SECONDS_MAX = 600.0
+SEGMENT_BYTES_MIN = 262_144
+SEGMENT_LEASE_SECONDS = 120.0
+
+# --- names -----------------------------------------------------------------------------------------------
+LOCATOR_CHARS_MAX = 16_384
+LOCATOR_VALUE_CHARS_MAX = 1_000
+# The line of a message's subject must fit into what brokers read at once.
+SUBJECT_CHARS_MAX = 3_072
 
 # --- commands and tasks ----------------------------------------------------------------------------------
 COMMAND_ATTEMPTS_MAX = 10
@@ -111,9 +151,24 @@ COLLECTION_CARRIED_BYTES_MAX = 4 * 1024 * 1024
 # --- user Python -----------------------------------------------------------------------------------------
 PYTHON_CHILDREN_MAX = 32
 PYTHON_CHILD_TASKS_MAX = 1_000
-PYTHON_OUTPUT_CHARS_MAX = 32_768
 PYTHON_MEMORY_BYTES_MAX = 2 * 1024**3
 PYTHON_TRACEBACK_CHARS_MAX = 8_192
+
+# --- logs ------------------------------------------------------------------------------------------------
+LOG_COMMAND_BYTES_MAX = 16 * 1024 * 1024
+LOG_TAIL_BYTES_MAX = 65_536
+LOG_LINE_CHARS_MAX = 16_384
+# What a line counts besides its text: lines without text are bounded too.
+LOG_LINE_BYTES = 16
+LOG_FLUSHES_PER_SECOND_MAX = 5
+LOG_WAITING_BYTES_MAX = 2 * 1024 * 1024
+LOG_CHUNK_BYTES_MAX = 262_144
+LOG_CHUNKS_AT_ONCE_MAX = 100
+LOG_DURABLE_SECONDS_MAX = 5.0
+LOG_LINES_AT_ONCE_MAX = 5_000
+LOG_PAGE_BYTES_MAX = 4 * 1024 * 1024
+# User code that prints faster than its worker reads waits so long in all, and then loses output.
+LOG_BLOCKED_SECONDS_MAX = 0.5
 
 # --- credentials and the catalog -------------------------------------------------------------------------
 CREDENTIAL_NAME_CHARS_MAX = 200
@@ -149,6 +204,12 @@ SCRIPTS_RECORDED_MAX = 20
 SCRIPTS_CACHED_MAX = 64
 
 # --- the API ---------------------------------------------------------------------------------------------
+RESULT_CHUNK_BYTES = 1024 * 1024
+RESULT_CHUNK_ROWS = 4_096
+RESULT_PATH_CHARS_MAX = 1_000
+RESULT_COLUMNS_MAX = 10_000
+RESULT_TYPE_DEPTH_MAX = 20
+RESULTS_LISTED_MAX = 1_000
 REQUEST_BYTES_MAX = 8_000_000
 REQUEST_DEPTH_MAX = 100
 WAIT_SECONDS_MAX = 30.0
@@ -166,6 +227,7 @@ SESSION_KINDS_MAX = 100
 
 # --- the http tool ---------------------------------------------------------------------------------------
 HTTP_BODY_BYTES_IN_MEMORY_MAX = 8 * 1024 * 1024
+HTTP_VALUE_BYTES_MAX = 2 * 1024 * 1024
 HTTP_BODY_BYTES_MAX = 8 * 1024**3
 HTTP_REDIRECTS_MAX = 10
 HTTP_SESSIONS_MAX = 256
@@ -180,6 +242,30 @@ POSTGRES_CONNECTIONS_MAX = 10
 POSTGRES_IDLE_SECONDS_MAX = 60.0
 POSTGRES_CONNECT_SECONDS_MAX = 10.0
 POSTGRES_RESET_SECONDS_MAX = 2.0
+POSTGRES_BATCH_ROWS_MAX = 32_768
+POSTGRES_BATCH_BYTES = 8 * 1024 * 1024
 SQL_STATEMENTS_MAX = 10_000
 SQL_CACHED_TEXTS_MAX = 512
 SQL_CACHED_CHARS_MAX = 16_384
+
+# --- the duckdb tool -------------------------------------------------------------------------------------
+DUCKDB_CHILDREN_MAX = 4
+DUCKDB_MEMORY_BYTES_MAX = 1024**3
+DUCKDB_THREADS_MAX = 2
+DUCKDB_SPILL_BYTES_MAX = 32 * 1024**3
+DUCKDB_FILE_BYTES_MAX = 128 * 1024**3
+DUCKDB_TABLES_MAX = 200
+DUCKDB_REQUEST_BYTES_MAX = 256 * 1024 * 1024
+DUCKDB_ANSWER_BYTES_MAX = 8 * 1024 * 1024
+DUCKDB_BATCH_ROWS = 65_536
+DUCKDB_NAME_CHARS_MAX = 400
+DUCKDB_INTERRUPT_SECONDS = 2.0
+DUCKDB_SPARE_SECONDS = 60.0
+DUCKDB_RUN_SECONDS_MAX = 7 * 86_400.0
+TOOL_FILES_LOOK_SECONDS = 30.0
+
+# --- collecting payloads ---------------------------------------------------------------------------------
+COLLECTOR_PAGE_PAYLOADS = 500
+COLLECTOR_NAMES_REMEMBERED_MAX = 1_000
+COLLECTOR_DELETES_AT_ONCE_MAX = 8
+COLLECTOR_DAMAGES_TOLD_MAX = 20

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from noetl.core.codec import canonical_bytes, sha256_hex
 from noetl.core.errors import EnvelopeInvalid
@@ -21,14 +22,25 @@ MEDIA_FRAME = "application/vnd.noetl.frame+json"
 MEDIA_INDEX = "application/vnd.noetl.index+json"
 MEDIA_PLAYBOOK = "application/vnd.noetl.playbook+yaml"
 MEDIA_SCRIPT = "text/x-script; charset=utf-8"
+MEDIA_LOG = "application/vnd.noetl.log"
 MEDIA_TEXT = "text/plain; charset=utf-8"
 MEDIA_ARROW = "application/vnd.apache.arrow.stream"
 MEDIA_PARTED = "application/vnd.noetl.parted+json"
 """A value of which parts are payloads of their own: `{"value": …, "parts": [[path, reference], …]}`."""
 
+_PARTED = {
+    MEDIA_JSON: MEDIA_PARTED,
+    MEDIA_PIPELINE: f"{MEDIA_PARTED}; of=pipeline",
+    MEDIA_FRAME: f"{MEDIA_PARTED}; of=frame",
+}
+_WHOLE = {parted: whole for whole, parted in _PARTED.items()}
+
 STORE_SMALL = "db"
 STORE_LARGE = "file"
-"""Where bytes are: small ones in the table beside the ledger, the others in files."""
+"""Where bytes are: small ones in the table beside the ledger, the others in files unless the settings name another
+store (`core/storage.py`)."""
+STORE_ANY = ""
+"""In a reference that was made from a bare digest: whichever store of large payloads has it."""
 
 # Member of a result → the JSON types it may have.
 RESULT_SHAPE: Mapping[str, tuple[str, ...]] = {
@@ -52,6 +64,8 @@ class Reference:
     row_count: int | None = None
     schema_digest: str | None = None
     compression: str | None = None
+    plain_bytes: int | None = None
+    """Of rows in columns: how many bytes they have as JSON, exactly or, when they are many, at least."""
     index: Mapping[str, object] | None = None
     """Where the index of a large JSON payload is: `sha256` and `bytes` of a payload in the same store.  A hint: who
     does not know it reads the whole."""
@@ -68,7 +82,7 @@ class Reference:
             "bytes": self.bytes,
             "store": self.store,
         }
-        for name in ("row_count", "schema_digest", "compression", "index", "ipc"):
+        for name in ("row_count", "schema_digest", "compression", "plain_bytes", "index", "ipc"):
             value = getattr(self, name)
             if value is not None:
                 document[name] = value
@@ -80,6 +94,20 @@ def reference_from_json(document: Mapping[str, object]) -> Reference:
         return Reference(**document)  # type: ignore[arg-type]
     except TypeError as error:
         raise EnvelopeInvalid(f"not a reference: {error}") from error
+
+
+def parted_media(media_type: str) -> str:
+    """The media type of a document of which parts are payloads of their own."""
+    return _PARTED[media_type]
+
+
+def is_parted(media_type: object) -> bool:
+    return media_type in _WHOLE
+
+
+def held_media(media_type: str) -> str:
+    """What a payload holds, whether parts of it are elsewhere or not."""
+    return _WHOLE.get(media_type, media_type)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,16 +147,28 @@ class Result:
 
     status: str
     reference: Reference | None = None
-    parent_ref: Reference | None = None
+    parent_ref: int | None = None
+    """The id of the result that led to this one."""
     context: Mapping[str, object] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
         return {
             "status": self.status,
             "reference": self.reference.to_json() if self.reference else None,
-            "parent_ref": self.parent_ref.to_json() if self.parent_ref else None,
+            "parent_ref": parent_document(self.parent_ref),
             "context": dict(self.context),
         }
+
+
+def parent_document(ref_id: int | None) -> dict[str, object] | None:
+    """`parent_ref` as results have it."""
+    return None if ref_id is None else {"ref_id": ref_id}
+
+
+def parent_of(result: Mapping[str, Any] | None) -> int | None:
+    """The id of the result that led to a recorded one."""
+    parent = result.get("parent_ref") if result is not None else None
+    return None if parent is None else parent.get("ref_id")
 
 
 def check_result(result: object) -> None:

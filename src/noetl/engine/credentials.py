@@ -33,8 +33,9 @@ from noetl.ports.owner import Owner
 from noetl.ports.secrets import Credential, CredentialCipher, CredentialStore, SealedCredential, SealedCredentials
 
 CREDENTIAL_TYPES = (
-    *("api_key", "auth0", "aws", "basic", "bearer", "gcs_hmac", "generic", "google_oauth", "google_service_account"),
-    *("header", "hmac", "kafka", "nats", "postgres", "pubsub", "s3", "secret", "service_account", "snowflake"),
+    *("api_key", "auth0", "aws", "basic", "bearer", "duckdb", "gcs_hmac", "generic", "google_oauth"),
+    *("google_service_account", "header", "hmac", "kafka", "nats", "postgres", "pubsub", "s3", "secret"),
+    *("service_account", "snowflake"),
 )
 
 

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from noetl.core.errors import Failure
+from noetl.core.limits import DUCKDB_MEMORY_BYTES_MAX, DUCKDB_THREADS_MAX
+from noetl.core.results.index import Node
+from noetl.ports.data.tables import LandingPlace, OpenTable
 from noetl.ports.secrets import Credential
+
+Place = tuple[str | int, ...]
+"""The keys and indexes that lead to a part of a value."""
 
 
 class BodySink(Protocol):
@@ -15,6 +22,36 @@ class BodySink(Protocol):
 
     async def keep(self, chunks: AsyncIterator[bytes], *, media_type: str) -> Mapping[str, object]:
         """Store the bytes; returns the reference as it is recorded."""
+        ...
+
+    async def keep_json(self, chunks: AsyncIterator[bytes], *, index: Callable[[], Node]) -> Mapping[str, object]:
+        """Store the bytes of a JSON value with the index of its parts; `index` is asked for it behind the last chunk.
+        Returns the reference as it is recorded: a part of the result."""
+        ...
+
+
+class TableSink(Protocol):
+    """Where a tool puts rows."""
+
+    async def keep(self, source: object) -> Mapping[str, object]:
+        """Make rows durable, without secrets; returns the reference as it is recorded.  `source` is a LandedTable, an
+        async iterator of record batches, or anything with `__arrow_c_stream__`; memory stays bounded."""
+        ...
+
+    async def landing_place(self) -> LandingPlace | None:
+        """Where a child process of the tool may write tables that need not be copied any more; None for anywhere."""
+        ...
+
+
+class TableInput(Protocol):
+    """A value of a call's input that is a table.  Only tools that say `opens_tables` are given it; all others are
+    given its rows as plain data."""
+
+    @property
+    def reference(self) -> Mapping[str, object]: ...
+
+    async def open(self) -> OpenTable:
+        """The nearest copy, to be closed by who opened it."""
         ...
 
 
@@ -27,6 +64,8 @@ class Artifact:
     content_type: str | None
     """None when nothing but the content tells."""
     value: object = None
+    parts: Mapping[Place, Mapping[str, object]] = field(default_factory=dict)
+    """What of the value is stored on its own, as in `ToolResult`."""
     content: bytes | None = None
     compression: str | None = None
 
@@ -40,6 +79,20 @@ class ArtifactStore(Protocol):
 
     async def keep(self, content: bytes, *, media_type: str, compression: str | None) -> Mapping[str, object]:
         """Store bytes, compressed if asked; returns the reference as it is recorded.  Raises ToolFailed."""
+        ...
+
+
+class TaskLog(Protocol):
+    """Where a tool says what happens while it runs.  Bounded, without secrets, and never in the way: a call returns at
+    once."""
+
+    def __call__(self, text: str, *, stream: str = "log", at: float | None = None) -> None:
+        """Text, of which every line is one entry: of the `log`, or of the `stdout` or `stderr` of user code.  `at` is a
+        moment of the monotonic clock, now if it is not given."""
+        ...
+
+    def left_out(self, size: int) -> None:
+        """So many bytes did not get here."""
         ...
 
 
@@ -68,9 +121,13 @@ class ToolCall:
     auth: Credential | Mapping[str, Credential] | None = None
     """The resolved `auth`: one credential, or by alias."""
     sink: BodySink | None = None
+    tables: TableSink | None = None
+    given_tables: Mapping[Place, TableInput] = field(default_factory=dict)
+    """Tables in `input`, by their places there: in `input` itself null stands for them."""
     artifacts: ArtifactStore | None = None
     script: Script | None = None
     """Wins over every field that could hold the text."""
+    log: TaskLog | None = None
     is_row: bool = False
     """One of many equal calls of a frame: a tool may send them on together."""
 
@@ -80,8 +137,10 @@ class ToolResult:
     """What a tool returned.  With a failure, `value` is what it could still give."""
 
     value: object = None
+    parts: Mapping[Place, Mapping[str, object]] = field(default_factory=dict)
+    """What is stored already: references by their places in `value`, where null stands for them.  The place `()` is
+    the whole value."""
     failure: Failure | None = None
-    stdout: str = ""
     traceback: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
 
@@ -96,8 +155,14 @@ class ToolSettings:
     """Addresses beyond the public internet that the http tool may reach: `loopback`, networks, names."""
     postgres_private_hosts: tuple[str, ...] = ()
     """Socket folders of the control plane's own server: the postgres tool enters only as the roles made for tools."""
+    landing: Path | None = None
+    """A folder for files that children of tools leave for the worker; None is one of the system's."""
     artifact_roots: tuple[str, ...] = ()
     """Folders below which the artifact tool may read and write files."""
+    duckdb_folder: str | None = None
+    """Where the duckdb tool keeps databases of executions; without it there are none."""
+    duckdb_memory_bytes: int = DUCKDB_MEMORY_BYTES_MAX
+    duckdb_threads: int = DUCKDB_THREADS_MAX
 
 
 class Tool(Protocol):
@@ -111,6 +176,34 @@ class Tool(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class OpensTables(Protocol):
+    """A tool that takes tables of its input as tables."""
+
+    @property
+    def opens_tables(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRun:
+    """An execution for which a tool keeps files on this machine."""
+
+    tenant_id: str
+    organization_id: str
+    execution_id: int
+
+
+@runtime_checkable
+class KeepsFiles(Protocol):
+    """A tool that keeps files for executions.  Both block: they are for threads."""
+
+    def kept_runs(self) -> list[KeptRun]: ...
+
+    def forget_runs(self, runs: Collection[KeptRun]) -> int:
+        """Remove the files of executions that have ended; how many went.  What is still in use stays."""
+        ...
 
 
 @runtime_checkable

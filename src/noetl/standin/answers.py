@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qsl
@@ -16,11 +16,13 @@ _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 @dataclass(slots=True)
 class Answer:
-    """A status and the bytes of a JSON document."""
+    """A status and the bytes of a JSON document; or pieces of a content that is made while it is sent."""
 
     body: bytes
     status: int = 200
     retry_after_seconds: int | None = None
+    pieces: Iterator[bytes] | None = None
+    content_type: str = "application/json"
 
 
 class Refused(Exception):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Any
 
 from noetl.standin import clinic, routes
 from noetl.standin.answers import Answer, Asked, Receive, Refused, failed, json_answer
+from noetl.standin.large import large
 from noetl.standin.routes import World
 
 Send = Callable[[Any], Awaitable[None]]
@@ -58,6 +59,7 @@ _PATHS: Mapping[str, tuple[frozenset[str], Handler]] = {
     "/api/v1/errors": (_GET, errors),
     "/api/v1/rate-limited": (_GET, routes.rate_limited),
     "/api/v1/heavy": (_GET, routes.heavy),
+    "/api/v1/large": (_GET, large),
     "/api/v1/reference-chain/items": (_GET, routes.reference_items),
     "/api/v1/patient-records": (_GET, clinic.patient_records),
     "/api/v1/mds/assessment_ids": (_GET, clinic.mds_assessment_ids),
@@ -99,11 +101,23 @@ class StandIn:
                 answer = await answer
         except Refused as refused:
             answer = refused.answer
+        if answer.pieces is not None:
+            await _stream(answer, answer.pieces, asked, send)
+            return
         headers = [_JSON, (b"content-length", b"%d" % len(answer.body))]
         if answer.retry_after_seconds is not None:
             headers.append((b"retry-after", b"%d" % answer.retry_after_seconds))
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": answer.body})
+
+
+async def _stream(answer: Answer, pieces: Iterator[bytes], asked: Asked, send: Send) -> None:
+    """Without a length: the one who asks must not rely on it."""
+    headers = [(b"content-type", answer.content_type.encode())]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    for piece in pieces if asked.method != "HEAD" else ():
+        await send({"type": "http.response.body", "body": piece, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
 
 
 def _route(asked: Asked) -> Handler | Answer:

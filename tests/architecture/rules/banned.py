@@ -271,6 +271,25 @@ def sql_from_pieces(source: Module) -> list[Finding]:
 
 # --- names -----------------------------------------------------------------------------------------------
 
+LOCATOR_HOME = ("src/noetl/core/locator/",)
+LOCATOR_SCHEME = "noetl:/"
+
+
+def locators_by_hand(source: Module) -> list[Finding]:
+    """A `noetl://` text, also a part of one, outside of the package that builds and parses them."""
+    if is_under(source.path, LOCATOR_HOME):
+        return []
+    skipped = _docstrings(source)
+    return [
+        finding("locators in one place", source, node, "core/locator builds and parses noetl:// names")
+        for node in nodes(source)
+        if node not in skipped
+        and isinstance(node, ast.Constant)
+        and isinstance(node.value, str | bytes)
+        and LOCATOR_SCHEME in (node.value if isinstance(node.value, str) else node.value.decode("latin-1")).lower()
+    ]
+
+
 EMPTY_NAMES = words("util utils helper helpers common manager managers misc")
 EMPTY_ENDINGS = ("Manager", "Helper", "Helpers", "Utils", "Util")
 

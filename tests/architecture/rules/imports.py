@@ -46,6 +46,7 @@ ENGINE_BANNED = words("aiohttp asyncpg azure boto3 google httpx nats obstore psy
 HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("noetl.adapters.crypto*",),
     "asyncpg": ("noetl.adapters.postgres*", "noetl.tools.postgres*", "noetl.bench*"),
+    "duckdb": ("noetl.tools.duckdb.child*",),
     "jinja2": ("noetl.core.expression*",),
     "markupsafe": ("noetl.core.expression*",),
     "nats": ("noetl.adapters.nats*", "noetl.tools.nats*"),

@@ -1,1 +1,1 @@
-"""Encryption of credentials.  The only place that knows the `cryptography` package."""
+"""Encryption of credentials, and of payloads at rest.  The only place that knows the `cryptography` package."""

@@ -1,4 +1,4 @@
-"""Where the key of the credentials comes from."""
+"""Where the keys of credentials and payloads come from."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def given_key(key: Secret[bytes]) -> KeySource:
 def file_key(path: Path) -> KeySource:
     """The key in a file that somebody else takes care of."""
     return partial(_read, path, what="NOETL_CREDENTIAL_KEY_FILE")
+
+
+def payload_key(key: Secret[bytes] | None, file: Path | None) -> Secret[bytes] | None:
+    """The key of payloads at rest, if one was set.  A file is read now: a wrong one means no start."""
+    return key if file is None else _read(file, what="NOETL_PAYLOAD_KEY_FILE")
 
 
 def home_key(path: Path) -> KeySource:

@@ -157,6 +157,7 @@ class MemoryDatabase:
         for payload in payloads:
             key = (payload.tenant_id, payload.organization_id, payload.reference.sha256)
             self.tables.payloads.setdefault(key, payload.content)
+            self.tables.payload_times[key] = self.clock.moment().timestamp()
 
     def _observe(self, rows: Sequence[StoredEvent]) -> None:
         if rows:

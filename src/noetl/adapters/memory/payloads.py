@@ -58,3 +58,7 @@ class MemoryPayloads:
 
     async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
         return (tenant_id, organization_id, reference.sha256) in self._contents
+
+    async def size_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> int | None:
+        content = self._contents.get((tenant_id, organization_id, reference.sha256))
+        return None if content is None else len(content)

@@ -64,6 +64,7 @@ class Tables:
     transitions: dict[tuple[int, str], StoredEvent] = field(default_factory=dict)
     streams: dict[int, Stream] = field(default_factory=dict)
     payloads: dict[tuple[str, str, str], bytes] = field(default_factory=dict)
+    payload_times: dict[tuple[str, str, str], float] = field(default_factory=dict)
     commands: dict[tuple[int, str], QueueRow] = field(default_factory=dict)
     timers: dict[tuple[int, str], Timer] = field(default_factory=dict)
     executions: dict[int, ExecutionRow] = field(default_factory=dict)

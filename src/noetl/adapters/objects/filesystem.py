@@ -1,190 +1,303 @@
-"""Payloads as files: written to a temporary name, synced, renamed, directory synced.  Then the event may name them."""
+"""Payloads as files: written to a temporary name, synced, renamed, directory synced.  Then the event may name them.
+
+A file is at `tenant/organization/first two digits/digest`, in a sealed form with the form's name behind a dot.  What is
+being written is in `.incoming`, whose files are nobody's when they are old."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import contextlib
+import errno
+import fcntl
 import os
 import secrets
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
-from noetl.core.codec import sha256_hex
-from noetl.core.errors import PayloadCorrupt, PayloadMissing
-from noetl.core.locator import payload_locator
-from noetl.core.reference import Payload, Reference
+from noetl.adapters.objects.blobs import PLAIN, READ_BYTES, Owner, Pieces, Place, Seal, is_digest, segment, text_of
+from noetl.adapters.objects.content import ContentPayloads
+from noetl.adapters.objects.trouble import file_trouble
+from noetl.core.storage import FILE
+from noetl.ports.data.payloads import StoredObject
 
-STORE = "file"
-_WRITE_BYTES = 1024 * 1024
+INCOMING = ".incoming"
+LEFT_SECONDS = 24 * 3600.0
+"""A stream that has not grown for this long belongs to no living process."""
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-class FilePayloads:
-    def __init__(self, root: Path) -> None:
+class FilePayloads(ContentPayloads):
+    def __init__(self, root: Path, *, seal: Seal | None = None) -> None:
+        super().__init__(FileBlobs(root), name=FILE, seal=seal)
+
+
+class FileBlobs:
+    """`is_durable` is False for a cache: what a power failure tears there is found out and fetched again."""
+
+    def __init__(self, root: Path, *, is_durable: bool = True) -> None:
         self._root = root
+        self._is_durable = is_durable
+        self.doubted: set[Place] = set()
 
-    async def put(self, payload: Payload) -> None:
-        await asyncio.to_thread(self._write, payload)
+    async def put(self, place: Place, *, size: int, pieces: Pieces) -> None:
+        await asyncio.to_thread(self._write, place, size, pieces)
 
-    async def put_stream(
-        self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
-    ) -> Reference:
-        folder = self._owner(tenant_id, organization_id)
-        incoming = await asyncio.to_thread(_Incoming, folder)
-        try:
-            # Gathered first: a thread for every small chunk of a network would cost more than the writing.
-            waiting: list[bytes] = []
-            size = 0
-            async for chunk in chunks:
-                waiting.append(chunk)
-                size += len(chunk)
-                if size >= _WRITE_BYTES:
-                    await asyncio.to_thread(incoming.write, waiting)
-                    waiting, size = [], 0
-            sha256 = await asyncio.to_thread(self._settle, incoming, waiting, tenant_id, organization_id)
-        finally:
-            incoming.drop()
-        return Reference(
-            kind="payload",
-            uri=payload_locator(tenant_id, organization_id, sha256),
-            sha256=sha256,
-            media_type=media_type,
-            bytes=incoming.size,
-            store=STORE,
-        )
+    async def incoming(self, owner: Owner, *, reserved: int) -> _Incoming:  # noqa: ARG002
+        return await asyncio.to_thread(self._open, reserved)
 
-    async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
-        path = self._path(tenant_id, organization_id, reference.sha256)
-        return await asyncio.to_thread(self._read, path, reference)
+    async def read(self, place: Place, *, offset: int = 0, length: int | None = None) -> bytes:
+        return await asyncio.to_thread(self._read, self.path(place), offset, length)
 
-    async def get_range(
-        self, reference: Reference, *, offset: int, length: int, tenant_id: str, organization_id: str
-    ) -> bytes:
-        path = self._path(tenant_id, organization_id, reference.sha256)
-        return await asyncio.to_thread(self._read_range, path, reference, offset, length)
-
-    async def get_stream(self, reference: Reference, *, tenant_id: str, organization_id: str) -> AsyncIterator[bytes]:
-        path = self._path(tenant_id, organization_id, reference.sha256)
-        try:
-            file = await asyncio.to_thread(path.open, "rb")
-        except FileNotFoundError as error:
-            raise PayloadMissing(f"{reference.uri} is not in the file store") from error
-        digest = hashlib.sha256()
+    async def stream(self, place: Place) -> AsyncIterator[bytes]:
+        path = self.path(place)
+        file = await asyncio.to_thread(_opened, path)
         with file:
-            while chunk := await asyncio.to_thread(file.read, _WRITE_BYTES):
-                digest.update(chunk)
+            while chunk := await asyncio.to_thread(_next, file, path):
                 yield chunk
-        if digest.hexdigest() != reference.sha256:
-            raise PayloadCorrupt(f"{reference.uri}: the file has another digest")
 
-    async def exists(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bool:
-        return await asyncio.to_thread(self._path(tenant_id, organization_id, reference.sha256).exists)
+    async def size(self, place: Place) -> int | None:
+        def look() -> int:
+            with file_trouble(self._root):
+                return self.path(place).stat().st_size
 
-    def _owner(self, tenant_id: str, organization_id: str) -> Path:
-        """Encoded tenant and organization: nothing of a user's text becomes a path."""
-        owner = self._root / quote(tenant_id, safe="").replace(".", "%2E")
-        return owner / quote(organization_id, safe="").replace(".", "%2E")
+        try:
+            return await asyncio.to_thread(look)
+        except FileNotFoundError:
+            return None
 
-    def _path(self, tenant_id: str, organization_id: str, sha256: str) -> Path:
-        """Digest names below the owner's folder."""
-        assert len(sha256) == 64
-        assert sha256.isalnum()
-        return self._owner(tenant_id, organization_id) / sha256[:2] / sha256
+    async def forms(self, owner: Owner, sha256: str) -> list[str]:
+        def look() -> list[str]:
+            with file_trouble(self._root):
+                return [form for name, form in _names(self._folder(owner, sha256)) if name == sha256]
 
-    def _write(self, payload: Payload) -> None:
-        path = self._path(payload.tenant_id, payload.organization_id, payload.reference.sha256)
-        if _renewed(path):
+        return await asyncio.to_thread(look)
+
+    async def owners(self) -> AsyncIterator[tuple[str, str]]:
+        for tenant in await asyncio.to_thread(_folders, self._root):
+            for organization in await asyncio.to_thread(_folders, tenant):
+                yield text_of(tenant.name), text_of(organization.name)
+
+    async def objects(self, owner: Owner) -> AsyncIterator[StoredObject]:
+        for folder in await asyncio.to_thread(_folders, self._owner(owner)):
+            for found in await asyncio.to_thread(_objects, folder):
+                yield found
+
+    async def delete(self, owner: Owner, sha256: str, *, renewed_before: float) -> bool:
+        return await asyncio.to_thread(_delete, self._folder(owner, sha256), sha256, renewed_before)
+
+    async def prepare(self) -> None:
+        def make() -> None:
+            with file_trouble(self._root):
+                (self._root / INCOMING).mkdir(parents=True, exist_ok=True)
+                _sweep(self._root / INCOMING)
+
+        await asyncio.to_thread(make)
+
+    # --- paths ---------------------------------------------------------------------------------------------
+
+    def path(self, place: Place) -> Path:
+        name = place.sha256 if place.form == PLAIN else f"{place.sha256}.{place.form}"
+        return self._folder(place.owner, place.sha256) / name
+
+    def _owner(self, owner: Owner) -> Path:
+        return self._root / segment(owner.tenant_id) / segment(owner.organization_id)
+
+    def _folder(self, owner: Owner, sha256: str) -> Path:
+        return self._owner(owner) / sha256[:2]
+
+    # --- in threads ----------------------------------------------------------------------------------------
+
+    def _open(self, reserved: int) -> _Incoming:
+        with file_trouble(self._root):
+            folder = self._root / INCOMING
+            folder.mkdir(parents=True, exist_ok=True)
+            return _Incoming(self, folder / secrets.token_hex(16), reserved)
+
+    def _write(self, place: Place, size: int, pieces: Pieces) -> None:
+        with file_trouble(self._root):
+            if self._is_renewed(place, size):
+                return
+            incoming = self._open(0)
+            try:
+                incoming.write_now(pieces())
+                self.settle(incoming, place, size=size)
+            finally:
+                incoming.drop_now()
+
+    def settle(self, incoming: _Incoming, place: Place, *, size: int, head: bytes = b"") -> None:
+        """The rename that makes a payload exist, and the syncs that make it stay."""
+        if self._is_renewed(place, size):
             return
+        incoming.end(head, is_synced=self._is_durable)
+        path = self.path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
-        # A name of its own for each writer: two may store the same content at the same moment.
-        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-        with temporary.open("wb") as file:
-            file.write(payload.content)
-            file.flush()
-            os.fsync(file.fileno())
-        _publish(temporary, path)
+        with _locked(path.parent, fcntl.LOCK_SH):
+            incoming.path.replace(path)
+        self.doubted.discard(place)
+        self._sync_folders(path)
 
-    def _settle(self, incoming: _Incoming, rest: list[bytes], tenant_id: str, organization_id: str) -> str:
-        """Write the rest, and give the bytes the name that only now is known."""
-        incoming.write(rest)
-        sha256 = incoming.sync()
-        path = self._path(tenant_id, organization_id, sha256)
-        if _renewed(path):
-            incoming.path.unlink()
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _publish(incoming.path, path)
-        return sha256
+    def _is_renewed(self, place: Place, size: int) -> bool:
+        """Is the content there?  Reuse renews its time, so that a collector's grace starts again."""
+        path = self.path(place)
+        try:
+            with _locked(path.parent, fcntl.LOCK_SH):
+                if path.stat().st_size != size or place in self.doubted:
+                    return False
+                os.utime(path)
+        except FileNotFoundError:
+            return False
+        # Who renamed it may have died before it synced the folders.
+        self._sync_folders(path)
+        return True
+
+    def _sync_folders(self, path: Path) -> None:
+        if self._is_durable:
+            # Up to the root, for each of these folders may be new.
+            for folder in (path.parent, *path.parents[1:4]):
+                _sync(folder)
 
     @staticmethod
-    def _read(path: Path, reference: Reference) -> bytes:
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError as error:
-            raise PayloadMissing(f"{reference.uri} is not in the file store") from error
-        if sha256_hex(content) != reference.sha256:
-            raise PayloadCorrupt(f"{reference.uri}: the file has another digest")
-        return content
-
-    @staticmethod
-    def _read_range(path: Path, reference: Reference, offset: int, length: int) -> bytes:
-        try:
-            with path.open("rb") as file:
+    def _read(path: Path, offset: int, length: int | None) -> bytes:
+        with file_trouble(path.parent), path.open("rb") as file:
+            if offset:
                 file.seek(offset)
-                content = file.read(length)
-        except FileNotFoundError as error:
-            raise PayloadMissing(f"{reference.uri} is not in the file store") from error
-        if len(content) != length:
-            raise PayloadCorrupt(f"{reference.uri} has fewer bytes than its index says")
-        return content
+            return file.read() if length is None else file.read(length)
 
 
 class _Incoming:
-    """A file whose name is not known yet, with its digest so far."""
+    """A file whose name is not known yet."""
 
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / f".incoming.{secrets.token_hex(8)}"
-        self.size = 0
-        self._digest = hashlib.sha256()
+    def __init__(self, blobs: FileBlobs, path: Path, reserved: int) -> None:
+        self._blobs = blobs
+        self.path = path
         # Buffered on purpose: its lock makes `drop` wait for a write that a cancelled call left in a thread.
-        self._file: BinaryIO = self.path.open("wb")
+        self._file: BinaryIO = path.open("wb")
+        if reserved:
+            self._file.seek(reserved)
 
-    def write(self, chunks: list[bytes]) -> None:
-        for chunk in chunks:
-            self._file.write(chunk)
-            self._digest.update(chunk)
-            self.size += len(chunk)
+    async def write(self, pieces: Sequence[bytes]) -> None:
+        await asyncio.to_thread(self._explained, self.write_now, pieces)
 
-    def sync(self) -> str:
+    async def settle(self, place: Place, *, size: int, head: bytes) -> None:
+        await asyncio.to_thread(self._explained, partial(self._blobs.settle, size=size, head=head), self, place)
+
+    async def drop(self) -> None:
+        # Not in a thread, which a cancelled task could not wait for.
+        self.drop_now()
+
+    def _explained(self, act: Callable[..., None], *arguments: object) -> None:
+        with file_trouble(self.path.parents[1]):
+            act(*arguments)
+
+    def write_now(self, pieces: Sequence[bytes]) -> None:
+        for piece in pieces:
+            self._file.write(piece)
+
+    def end(self, head: bytes, *, is_synced: bool) -> None:
+        if head:
+            self._file.seek(0)
+            self._file.write(head)
         self._file.flush()
-        os.fsync(self._file.fileno())
+        if is_synced:
+            os.fsync(self._file.fileno())
         self._file.close()
-        return self._digest.hexdigest()
 
-    def drop(self) -> None:
+    def drop_now(self) -> None:
         """Leave nothing behind of a stream that broke off; a settled one has left nothing."""
-        self._file.close()
+        # On a full disk closing fails as well, because of what is still in the buffer.
+        with contextlib.suppress(OSError):
+            self._file.close()
         self.path.unlink(missing_ok=True)
 
 
-def _renewed(path: Path) -> bool:
-    """Is the content there?  Reuse renews its time, so that a collector's grace starts again."""
+def _sweep(folder: Path) -> None:
+    """Remove what ended processes left."""
+    oldest = time.time() - LEFT_SECONDS
+    for entry in os.scandir(folder):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                os.unlink(entry.path)
+
+
+@contextmanager
+def _locked(folder: Path, kind: int) -> Iterator[None]:
+    """Putting shares a folder, deleting has it alone: nothing is renewed or renamed between the look at its time and
+    its end.  A file system without locks is used without them."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.utime(path)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def _publish(temporary: Path, path: Path) -> None:
-    """The rename that makes a payload exist, and the syncs that make it stay."""
-    temporary.replace(path)
-    # Up to the root, for each of these folders may be new.
-    for folder in (path.parent, *path.parents[1:4]):
-        descriptor = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+            fcntl.flock(descriptor, kind)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: Path) -> BinaryIO:
+    with file_trouble(path.parent):
+        return path.open("rb")
+
+
+def _next(file: BinaryIO, path: Path) -> bytes:
+    with file_trouble(path.parent):
+        return file.read(READ_BYTES)
+
+
+def _folders(folder: Path) -> list[Path]:
+    with file_trouble(folder):
+        try:
+            return sorted(Path(entry.path) for entry in os.scandir(folder) if entry.is_dir() and entry.name[0] != ".")
+        except FileNotFoundError:
+            return []
+
+
+def _names(folder: Path) -> list[tuple[str, str]]:
+    """Digest and form of every payload in a folder."""
+    try:
+        found = [entry.partition(".") for entry in os.listdir(folder)]
+    except FileNotFoundError:
+        return []
+    return [(name, form) for name, _, form in found if is_digest(name)]
+
+
+def _objects(folder: Path) -> list[StoredObject]:
+    found: dict[str, StoredObject] = {}
+    with file_trouble(folder):
+        for name, form in _names(folder):
+            try:
+                stat = (folder / (f"{name}.{form}" if form else name)).stat()
+            except FileNotFoundError:
+                continue
+            other = found.get(name, StoredObject(name, 0, 0.0))
+            found[name] = StoredObject(name, other.bytes + stat.st_size, max(other.renewed_at, stat.st_mtime))
+    return list(found.values())
+
+
+def _delete(folder: Path, sha256: str, renewed_before: float) -> bool:
+    with file_trouble(folder):
+        try:
+            with _locked(folder, fcntl.LOCK_EX):
+                paths = [
+                    folder / (f"{name}.{form}" if form else name) for name, form in _names(folder) if name == sha256
+                ]
+                if any(path.stat().st_mtime >= renewed_before for path in paths):
+                    return False
+                for path in paths:
+                    path.unlink()
+        except FileNotFoundError:
+            pass
+    return True

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from noetl.adapters.postgres.advance import payload_columns, statement_of
 from noetl.adapters.postgres.pool import Reader, Writer
@@ -15,9 +15,10 @@ from noetl.adapters.postgres.rows import (
 )
 from noetl.adapters.postgres.statements import composed, query
 from noetl.core.errors import EnvelopeInvalid
-from noetl.core.event import Event
+from noetl.core.event import Event, Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
+from noetl.ports.data.counters import Histogram
 from noetl.ports.ledger import (
     Advance,
     AppendOutcome,
@@ -26,11 +27,15 @@ from noetl.ports.ledger import (
     ShardHead,
 )
 
+_RESULT_BYTES_BOUNDS = (128, 256, 512, 1_024, 2_048, 4_096, 8_192)
+
 
 class PostgresLedger:
     def __init__(self, writer: Writer, reader: Reader) -> None:
         self._writer = writer
         self._reader = reader
+        self.result_bytes = Histogram("noetl_event_result_bytes", _RESULT_BYTES_BOUNDS)
+        """How large the results were that this process has appended."""
 
     async def append(self, offers: Sequence[Offer]) -> AppendOutcome:
         rows: list[str] = []
@@ -67,6 +72,8 @@ class PostgresLedger:
             **payload_columns([payload for _, payload in payloads]),
         }
         found = await self._writer.fetch(composed("append.sql", ("payloads",) if payloads else ()), values)
+        for offer in offers:
+            self._measure(offer.events)
         first = {row["shard_id"]: row["next_position"] for row in found if row["shard_id"] is not None}
         unknown = {offer.shard_id for offer in offers} - first.keys()
         if unknown:
@@ -89,7 +96,13 @@ class PostgresLedger:
     async def advance(self, advance: Advance) -> frozenset[int]:
         statement, values = statement_of(advance)
         rows = await self._writer.fetch(statement, values)
+        self._measure(advance.events)
         return frozenset(row["shard_id"] for row in rows)
+
+    def _measure(self, events: Iterable[Sealed]) -> None:
+        for sealed in events:
+            if sealed.event.result is not None:
+                self.result_bytes.add(sealed.result_bytes)
 
     async def read_execution(self, execution_id: int, *, after_position: int = 0, limit: int = 10_000) -> list[Event]:
         rows = await self._reader.fetch(

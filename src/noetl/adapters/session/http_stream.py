@@ -20,6 +20,7 @@ from noetl.adapters.session.http_stream_lease import AGAIN_SECONDS, Key, Lease, 
 from noetl.adapters.session.http_stream_link import Refused, ServerLink, refusal
 from noetl.adapters.session.http_stream_wire import word_of
 from noetl.core.errors import HostUnavailable, LeaseLost, NoetlError
+from noetl.core.reference import STORE_LARGE
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, Stop
 
 log = logging.getLogger("noetl.worker")
@@ -56,6 +57,8 @@ class HttpSession:
         self._commands: asyncio.Queue[CommandMessage] = asyncio.Queue()
         self._stops: asyncio.Queue[Stop] = asyncio.Queue()
         self._facts = FactsUp(link.place, on_ended=self._forget, on_lost=self._lost)
+        self.large_store = STORE_LARGE
+        """What the server calls the store that takes large payloads; told with every session."""
         self._is_draining = False
         self._replaced: str | None = None
         self._is_idle = asyncio.Event()
@@ -83,6 +86,11 @@ class HttpSession:
             self._lost(lease, "the lease can no longer be trusted")
             return False
         return True
+
+    def session_of(self, key: Key) -> str | None:
+        """The session that holds an attempt at a command; None when it is lost."""
+        lease = self._leases.get(key)
+        return None if lease is None or lease.lost.is_set() else lease.session_id
 
     async def next_stop(self) -> Stop:
         return await self._stops.get()
@@ -120,6 +128,7 @@ class HttpSession:
                 await pause(failures, "no session yet", "session.refused", error)
                 continue
             lease = Lease(str(found["session_id"]), float(found["heartbeat_seconds"]))
+            self.large_store = str(found.get("store", STORE_LARGE))
             self._start_heart(lease, float(found["lease_seconds"]))
             log.info("session registered", extra={"event": "session.registered", "reason": lease.session_id})
             return lease

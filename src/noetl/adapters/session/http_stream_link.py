@@ -16,6 +16,7 @@ from noetl.core.errors import HostUnavailable, NoetlError, RequestInvalid
 
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 60.0
+CHUNK_BYTES = 1024 * 1024
 Body = bytes | io.BytesIO | AsyncIterator[bytes] | None
 JSON_BODY = {"Content-Type": "application/json"}
 _NOT_FOUND = 404
@@ -30,8 +31,13 @@ _CODES: Mapping[str, type[NoetlError]] = {
         errors.LeaseLost,
         errors.LedgerCorrupt,
         errors.LedgerUnavailable,
+        errors.PayloadCorrupt,
         errors.PayloadMissing,
+        errors.PayloadUnreadable,
         errors.RequestInvalid,
+        errors.StorageFull,
+        errors.StoreRefused,
+        errors.StoreUnavailable,
         errors.TransitionConflict,
         errors.VersionConflict,
     )
@@ -101,6 +107,31 @@ class ServerLink:
         if response.status >= 300:
             raise refusal(response.status, content)
         return content
+
+    async def chunks(self, path: str, *, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
+        """The body of an answer, as it comes."""
+        assert self._http is not None, "the link is not open"
+        try:
+            async with self._http.get(path, headers=headers, allow_redirects=False) as response:
+                if response.status >= 300:
+                    raise refusal(response.status, await response.read())
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    yield chunk
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise HostUnavailable(f"the server at {self.place.url} does not answer: {error!r}") from error
+
+    async def size(self, path: str, *, headers: Mapping[str, str] | None = None) -> int | None:
+        """How many bytes there are at a path; None when there is nothing."""
+        assert self._http is not None, "the link is not open"
+        try:
+            async with self._http.head(path, headers=headers, allow_redirects=False) as response:
+                if response.status == _NOT_FOUND:
+                    return None
+                if response.status >= 300:
+                    raise refusal(response.status, b"")
+                return int(response.headers["Content-Length"])
+        except (aiohttp.ClientError, TimeoutError, OSError, KeyError, ValueError) as error:
+            raise HostUnavailable(f"the server at {self.place.url} does not answer: {error!r}") from error
 
     async def ask(
         self, method: str, path: str, *, body: object = None, headers: Mapping[str, str] | None = None

@@ -94,7 +94,7 @@ def read_scripts(file: str, text: str, *roots: Path) -> dict[str, str] | None:
 
 
 def _script_texts(file: str, paths: tuple[str, ...], roots: tuple[Path, ...]) -> dict[str, str] | None:
-    from noetl.wiring import local_script  # noqa: PLC0415 - as above
+    from noetl.wiring.tools import local_script  # noqa: PLC0415 - as above
 
     texts: dict[str, str] = {}
     for path in paths:

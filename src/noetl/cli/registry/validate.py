@@ -16,7 +16,7 @@ from noetl.cli.text import fail, note, out, place_of, print_warnings
 from noetl.core.errors import PlaybookInvalid, Problem
 from noetl.core.playbook.compile import compile_playbook
 from noetl.settings import Settings
-from noetl.wiring import tool_kinds
+from noetl.wiring.tools import tool_kinds
 
 PATH = "/api/catalog"
 HTTP_UNPROCESSABLE = 422

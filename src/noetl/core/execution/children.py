@@ -7,11 +7,11 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
-from noetl.core.execution import pins
+from noetl.core.execution import lineage, pins
 from noetl.core.execution.lifecycle import child_timer, unawaited
 from noetl.core.execution.state import Child, Command, CommandStatus, ExecutionState, Status
 from noetl.core.execution.writes import integer, without, write
-from noetl.core.reference import Result
+from noetl.core.reference import Result, parent_document
 
 Changes = dict[str, Any]
 
@@ -69,9 +69,7 @@ def _terminal(state: ExecutionState, event: Event) -> Changes | None:
     if child is None:
         child = Child(number=number, execution_id=0, path=str(meta["path"]))
         command = command._replace(resume=event.payload_ref, children=number, base=command.attempt)
-    ready = command._replace(
-        status=CommandStatus.ISSUED, child=child._replace(outcome=_outcome(str(meta["status"]), event.result))
-    )
+    ready = command._replace(status=CommandStatus.ISSUED, child=child._replace(outcome=_outcome(event)))
     return {**changes, "commands": {**state.commands, command.command_id: ready}}
 
 
@@ -79,9 +77,12 @@ def _command(state: ExecutionState, event: Event) -> Command | None:
     return state.commands.get(event.frame_id or event.command_id or "")
 
 
-def _outcome(status: str, result: Any) -> dict[str, object]:
-    outcome: dict[str, object] = {"status": status, "ref": result["reference"]}
-    error = result["context"].get("error")
+def _outcome(event: Event) -> dict[str, object]:
+    result: Any = event.result
+    outcome: dict[str, object] = {"status": str(event.meta["status"]), "ref": result["reference"]}
+    ref_id, error = lineage.ref_id_of(event), result["context"].get("error")
+    if ref_id is not None:
+        outcome["ref_id"] = str(ref_id)
     return outcome if error is None else {**outcome, "error": error}
 
 
@@ -128,7 +129,8 @@ def timed_out(state: ExecutionState, command_id: str, number: int) -> Draft | No
     child = command.child
     message = f"playbook {child.path!r} (execution {child.execution_id}) did not end within the time to wait for it"
     error = {"kind": "timeout", "code": "CHILD_TIMEOUT", "retryable": True, "message": message}
-    return terminal_draft(command, TIMEOUT, Result(status="error", context={"error": error}).to_json())
+    result = Result(status="error", parent_ref=command.parent_ref, context={"error": error})
+    return terminal_draft(command, TIMEOUT, result.to_json())
 
 
 def ended(parent: ExecutionState, child: ExecutionState) -> Draft | None:
@@ -140,8 +142,11 @@ def ended(parent: ExecutionState, child: ExecutionState) -> Draft | None:
     if status != COMPLETED:
         context: Any = (child.result or {}).get("context", {})
         error = context.get("error") or {"kind": "unknown", "code": None, "retryable": False, "message": "it failed"}
-        return terminal_draft(command, status, Result(status="error", context={"error": error}).to_json())
-    result = {"status": "ok", "reference": _returned(child, command.child), "parent_ref": None, "context": {}}
+        result = Result(status="error", context={"error": error}).to_json()
+        result["parent_ref"] = (child.result or {}).get("parent_ref")
+        return terminal_draft(command, status, result)
+    reference, ref_id = _returned(child, command.child)
+    result = {"status": "ok", "reference": reference, "parent_ref": parent_document(ref_id), "context": {}}
     return terminal_draft(command, status, result)
 
 
@@ -152,12 +157,14 @@ def _waiting(parent: ExecutionState, child: ExecutionState) -> Command | None:
     return command if command.awaits_child else None
 
 
-def _returned(child: ExecutionState, link: Child) -> object:
-    """The result of the step that was asked for; if that step gave none, that of the last step."""
+def _returned(child: ExecutionState, link: Child) -> tuple[object, int | None]:
+    """The result of the step that was asked for, with its id; if that step gave none, that of the execution, which
+    its last event names."""
     chosen = child.step_results.get(link.return_step or "")
     if chosen is not None and chosen.status == "ok":
-        return chosen.reference
-    return child.result["reference"] if child.result else None
+        return chosen.reference, chosen.ref_id
+    reference = child.result["reference"] if child.result else None
+    return reference, None if reference is None else child.last_event_id
 
 
 def is_orphan(parent: ExecutionState, child: ExecutionState) -> bool:

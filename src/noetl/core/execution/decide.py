@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
-from noetl.core.execution import admission, children, lifecycle
+from noetl.core.execution import admission, children, lifecycle, lineage
 from noetl.core.execution.arcs import SKIPPED, Routing, bypass, route
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.looping import loops
@@ -18,6 +18,7 @@ from noetl.core.execution.state import ADMIT, SKIP, ExecutionState, Pending, Sta
 from noetl.core.execution.values import NeedsWorker, Scene, was_skipped
 from noetl.core.limits import STEPS_SKIPPED_AT_ONCE_MAX, WARNINGS_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.reference import parent_document
 
 _COMMAND_ENDED = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED))
 _FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
@@ -374,9 +375,10 @@ def _terminal(state: ExecutionState) -> Draft:
     last = state.step_results.get(state.last_step or "")
     context: dict[str, object] = {}
     reference: Mapping[str, object] | None = last.reference if last else None
+    lead = None if last is None else last.ref_id
     if failure is not None:
         context = {"error": failure.get("error"), "step": failure.get("step")}
-        reference = None
+        reference, lead = None, lineage.result_of(state, str(failure.get("step")))
     return Draft(
         event_type=kinds.PLAYBOOK_FAILED if failure else kinds.PLAYBOOK_COMPLETED,
         transition_key=kinds.EXECUTION_TERMINAL_KEY,
@@ -384,7 +386,7 @@ def _terminal(state: ExecutionState) -> Draft:
         result={
             "status": "error" if failure else "ok",
             "reference": reference,
-            "parent_ref": None,
+            "parent_ref": parent_document(lead),
             "context": context,
         },
     )

@@ -10,7 +10,7 @@ from typing import Any
 from noetl.core import kinds
 from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
-from noetl.core.execution import children, lifecycle
+from noetl.core.execution import children, lifecycle, lineage
 from noetl.core.execution.admission import admitting, requested, turned_down
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
 from noetl.core.execution.looping import stages
@@ -76,11 +76,15 @@ def _initialized(event: Event) -> ExecutionState:
         requested_steps={entry: ()},
         timers={EXECUTION_TIMER: str(meta["due_at"])} if "due_at" in meta else {},
         parent_execution_id=event.parent_execution_id,
-        parent=None if parent is None else Parent(parent["command_id"], parent["n"], parent["waits"]),
+        parent=None if parent is None else _parent(parent),
         depth=integer(meta.get("depth", 0)),
         **_surroundings(meta),
         **pinned(meta),
     )
+
+
+def _parent(link: Mapping[str, Any]) -> Parent:
+    return Parent(link["command_id"], link["n"], link["waits"], link.get("ref_id"))
 
 
 def _surroundings(meta: Mapping[str, object]) -> dict[str, Any]:
@@ -113,6 +117,7 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         parents=tuple(str(parent) for parent in parents),
         pending_writes=tuple(pending_writes),
         asked_at=event.event_time if kind in ("evaluate", "collect") else None,
+        parent_ref=lineage.led_to(state, meta, state.loop_state.get(step)),
     )
     commands = {**state.commands, command_id: command}
     if kind == "seal":
@@ -160,6 +165,7 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         kept = pending._replace(evaluations=answers)
         return {
             **timers,
+            **lineage.collected(state, event, command),
             "commands": commands,
             "pending_next_actions": {**state.pending_next_actions, command.step: kept},
         }
@@ -175,8 +181,11 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         selected=context.get("selected", ()),
         meta=context.get("meta"),
         traceback=_reference(event.meta.get("traceback")),
+        ref_id=lineage.ref_id_of(event),
     )
     changes: dict[str, Any] = {"loop_state": without(state.loop_state, command.step)} if command.kind == "seal" else {}
+    step, ref_id = command.step, outcome.ref_id
+    changes |= lineage.passed(state, step, command.parent_ref) if ref_id is None else lineage.returned(state, step)
     return {
         **timers,
         **changes,
@@ -251,6 +260,8 @@ def _decided(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         changes["failure"] = state.failure or {"step": step, "error": meta.get("error")}
     elif outcome == "skipped":
         changes["skipped_steps"] = {**state.skipped_steps, step: run}
+        requesters: Any = meta.get("parents", ())
+        changes |= lineage.passed(state, step, lineage.led_by(state, requesters))
     else:
         changes["completed_steps"] = {**state.completed_steps, step: run}
     if outcome == "completed":

@@ -9,6 +9,7 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.event import Draft, Event
+from noetl.core.execution import lineage
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState, Frame
 from noetl.core.limits import CANCEL_GRACE_SECONDS, ERROR_MESSAGE_CHARS_MAX
 from noetl.core.playbook.model import Playbook
@@ -138,11 +139,12 @@ def closed(state: ExecutionState) -> Draft:
     meta: dict[str, object] = {"step": state.last_step}
     if state.commands:
         meta["unconfirmed"] = sorted(state.commands)
+    lead = lineage.result_of(state, state.last_step)
     return Draft(
         event_type=kinds.PLAYBOOK_FAILED if _is_late(state) else kinds.EXECUTION_CANCELLED,
         transition_key=kinds.EXECUTION_TERMINAL_KEY,
         meta=meta,
-        result=Result(status="error", context={"error": end_error(state)}).to_json(),
+        result=Result(status="error", parent_ref=lead, context={"error": end_error(state)}).to_json(),
     )
 
 
@@ -182,7 +184,7 @@ def lost_outcomes(frame: Frame, *, is_skipped: bool = False) -> dict[str, object
 def failed_draft(command: Command, error: Mapping[str, object], *, is_skipped: bool = False) -> Draft:
     """A failure that no worker reported.  Rows of a frame that were persisted keep their outcome; the others failed
     with it, or count as never run."""
-    result = Result(status="error", context={"error": error}).to_json()
+    result = Result(status="error", parent_ref=command.parent_ref, context={"error": error}).to_json()
     meta: dict[str, object] = {"step": command.step, "attempt": command.attempt}
     if command.frame is None:
         return Draft(

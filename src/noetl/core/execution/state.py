@@ -58,7 +58,8 @@ class StepResult(NamedTuple):
     """The compact envelope of a step's last run: where its result is and the atoms the router may read.
 
     `stored` is there for a result that counts as external: its tier, its size, how much of it a preview shows.
-    `selected` are the fields that the playbook wants to travel, `meta` how its last task ran."""
+    `selected` are the fields that the playbook wants to travel, `meta` how its last task ran.  `ref_id` tells it from
+    all other results; one without a reference has none."""
 
     run: int
     status: str
@@ -69,6 +70,7 @@ class StepResult(NamedTuple):
     selected: Sequence[object] = ()
     meta: Mapping[str, object] | None = None
     traceback: Mapping[str, object] | None = None
+    ref_id: int | None = None
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {"status": self.status, "ref": self.reference}
@@ -82,6 +84,8 @@ class StepResult(NamedTuple):
             document["meta"] = self.meta
         if self.traceback is not None:
             document["traceback"] = self.traceback
+        if self.ref_id is not None:
+            document["ref_id"] = str(self.ref_id)
         return document
 
 
@@ -166,11 +170,13 @@ class Script(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """Which task of another execution started this one, and whether it waits."""
+    """Which task of another execution started this one, and whether it waits; `ref_id` is the result that led to that
+    task's step."""
 
     command_id: str
     number: int
     waits: bool
+    ref_id: int | None = None
 
 
 class Command(NamedTuple):
@@ -178,7 +184,7 @@ class Command(NamedTuple):
 
     `pending_writes` belong to an `evaluate` command: what the router wrote before the expression.  `base` is the
     attempt that came to the last resume point: only attempts after it were in vain.  `asked_at` is, for a question of
-    the router, the time of the event that made it ask."""
+    the router, the time of the event that made it ask.  `parent_ref` is the result that led here."""
 
     command_id: str
     step: str
@@ -197,6 +203,7 @@ class Command(NamedTuple):
     children: int = 0
     base: int = 0
     asked_at: str | None = None
+    parent_ref: int | None = None
 
     @property
     def awaits_child(self) -> bool:
@@ -252,7 +259,8 @@ class Stage(NamedTuple):
     `in_use` is how many items its open frames may run at a time; `timed_rows` and `busy_ms` say how long an item
     takes.  `sealing` means that every row has its outcome and the result is being written.  Of a cursor only counters
     are kept: `row_frames` had rows, `breaks` rows said that their slot is to end, `capped` slots reached their limit of
-    rows, `claim_failure` is why rows could not be claimed."""
+    rows, `claim_failure` is why rows could not be claimed.  `parent_ref` is the collection that was made for it, else
+    the result that led to it; `last_ref` is the result of the frame that ended last."""
 
     stage_id: str
     step: str
@@ -279,6 +287,8 @@ class Stage(NamedTuple):
     capped: int = 0
     claim_failure: Mapping[str, object] | None = None
     shards: Shards = Shards()
+    parent_ref: int | None = None
+    last_ref: int | None = None
 
     @property
     def is_open(self) -> bool:
@@ -309,7 +319,8 @@ class ExecutionState:
     open stage of each step that is a loop; `cancelling` says why the execution is to end before its time; `depth` is
     the number of executions above this one.  `runs` counts the turns of a step, `skipped_steps` has the last turn in
     which it was not admitted; `args` is what arcs gave to a step's run.  `env` are variables of the server as they
-    were when the execution began, `caller` is the iteration that started it."""
+    were when the execution began, `caller` is the iteration that started it.  `leads` has, for a step whose last turn
+    gave no result that could be referred to, the one that led to it."""
 
     execution_id: int
     tenant_id: str = "default"
@@ -350,6 +361,7 @@ class ExecutionState:
     catalog_version: int | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     caller: Mapping[str, object] | None = None
+    leads: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def is_terminal(self) -> bool:

@@ -25,6 +25,7 @@ from noetl.core.expression.template import (
     parse_count,
     render,
     render_value,
+    render_with_parts,
     sole_template,
 )
 from noetl.core.expression.values import is_true, normalise, plain, to_text
@@ -105,6 +106,7 @@ __all__ = [
     "plain",
     "render",
     "render_value",
+    "render_with_parts",
     "sole_template",
     "to_text",
     "unaliased",

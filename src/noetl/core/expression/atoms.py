@@ -30,7 +30,7 @@ from noetl.core.expression.data_filters import FILTERS
 from noetl.core.expression.sandbox import ATOM_PREFIX
 from noetl.core.expression.template import Template, compile_expression, evaluate
 from noetl.core.expression.text_filters import TEXT_FILTERS
-from noetl.core.expression.views import AtomError, Undefined, bytes_min, lookup, place_of
+from noetl.core.expression.views import AtomError, Undefined, View, bytes_min, lookup, place_of
 from noetl.core.expression.writing import write
 
 COMPLETING_NAMES = frozenset({"output", "outcome", "result", "response", "error", "fanin"})
@@ -124,13 +124,14 @@ def data_path(atom: Atom, names: Mapping[str, object]) -> Path | None:
 
 def heavy_place(atom: Atom, names: Mapping[str, object], bytes_max: int) -> Path | None:
     """Where the value of a bare path lies when it has more bytes than allowed and that can be told without writing it
-    out, or reading it."""
+    out, or reading it.  A value with parts that are stored on their own is never copied: it stays what it is."""
     if atom.bare_path is None or atom.template.path is None:
         return None
     subject: object = names
     for key in atom.template.path:
         subject = lookup(subject, key, "path")
-    return data_path(atom, names) if bytes_min(subject, bytes_max) > bytes_max else None
+    is_apart = isinstance(subject, View) and subject._holds_parts()
+    return data_path(atom, names) if is_apart or bytes_min(subject, bytes_max) > bytes_max else None
 
 
 def atoms_of(

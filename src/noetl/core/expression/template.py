@@ -28,7 +28,7 @@ from noetl.core.expression.analysis import (
 from noetl.core.expression.evaluation import Evaluation, check_chars, without_views
 from noetl.core.expression.sandbox import Program
 from noetl.core.expression.values import is_true, normalise, plain
-from noetl.core.expression.views import SCALAR_TYPES, AtomError, Undefined, is_seen, lookup
+from noetl.core.expression.views import SCALAR_TYPES, AtomError, Undefined, View, is_seen, lookup
 
 TEMPLATE_CACHE_MAX = 4_096
 TEMPLATE_CACHED_CHARS_MAX = 8_192
@@ -273,18 +273,27 @@ def evaluate(template: Template, names: Mapping[str, object], **options: Any) ->
 
 
 def _follow(path: tuple[str | int, ...], names: Mapping[str, object]) -> object:
+    return _handed_over(path, _found(path, names))
+
+
+def _handed_over(path: tuple[str | int, ...], value: object) -> object:
+    """What a path gives: plain data, or Undefined."""
+    if len(path) == 1 and type(value) is dict:
+        return without_views(value)
+    return value if type(value) in _PLAIN_TYPES or type(value) is Undefined else plain(value)
+
+
+def _found(path: tuple[str | int, ...], names: Mapping[str, object]) -> object:
     root, *keys = path
     value = _named(names, str(root))
     if value is missing:
         value = Undefined(str(root))
     elif type(value) is AtomError:
         value._fail()
-    if not keys and type(value) is dict:
-        return without_views(value)
     text = ".".join(map(str, path))
     for key in keys:
         value = lookup(value, key, text)
-    return value if type(value) in _PLAIN_TYPES or type(value) is Undefined else plain(value)
+    return value
 
 
 def _named(names: Mapping[str, object], root: str) -> Any:
@@ -425,6 +434,15 @@ def render_value(value: CompiledValue, names: Mapping[str, object], **options: A
     return _rendered(value._shape, names, options)
 
 
+def render_with_parts(
+    value: CompiledValue, names: Mapping[str, object], **options: Any
+) -> tuple[object, dict[Place, View]]:
+    """As `render_value`, but where a path leads to a value of which something is stored as a payload of its own, the
+    value has null, and its place has a view of it."""
+    found: dict[Place, View] = {}
+    return _rendered(value._shape, names, options, (), found), found
+
+
 def _shape(value: object, place: Place, instead: Instead | None) -> object:
     if isinstance(value, str):
         try:
@@ -452,11 +470,24 @@ def _templates(shape: object) -> Iterator[Template]:
             yield from _templates(item)
 
 
-def _rendered(shape: object, names: Mapping[str, object], options: dict[str, Any]) -> object:
+def _rendered(
+    shape: object,
+    names: Mapping[str, object],
+    options: dict[str, Any],
+    place: Place = (),
+    parts: dict[Place, View] | None = None,
+) -> object:
     if isinstance(shape, Template):
+        if parts is not None and shape.path is not None:
+            value = _found(shape.path, names)
+            if isinstance(value, View) and value._holds_parts():
+                parts[place] = value
+                return None
+            value = _handed_over(shape.path, value)
+            return None if type(value) is Undefined else value
         return render(shape, names, **options)
     if isinstance(shape, dict):
-        return {key: _rendered(item, names, options) for key, item in shape.items()}
+        return {key: _rendered(item, names, options, (*place, key), parts) for key, item in shape.items()}
     if isinstance(shape, list):
-        return [_rendered(item, names, options) for item in shape]
+        return [_rendered(item, names, options, (*place, number), parts) for number, item in enumerate(shape)]
     return shape

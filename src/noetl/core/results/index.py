@@ -14,9 +14,10 @@ from typing import Any, NamedTuple
 
 from noetl.core import limits
 from noetl.core.codec import ordered_bytes, parse_json
+from noetl.core.errors import EnvelopeInvalid
 
 INDEX_VERSION = 1
-_KEYS_MAX = 65_536
+KEYS_MAX = 65_536
 """A mapping of more keys is not divided: an index that lists them all would be as large as the mapping."""
 _HEAVY_MEMBERS = 4_096
 """A container with so many members is written part by part at once, instead of being tried as a whole first."""
@@ -85,6 +86,11 @@ class IndexedJson:
     def pieces(self) -> Iterator[bytes]:
         self.root = yield from self._container(self._value)
 
+    def made(self) -> Node:
+        """The root, behind the last piece."""
+        assert self.root is not None
+        return self.root
+
     def _container(self, value: Any) -> Generator[bytes, None, Node]:
         members = _Members(value)
         start = self._offset
@@ -94,7 +100,7 @@ class IndexedJson:
         return Node(members.is_list, members.count, start, self._offset - start, tuple(parts))
 
     def _parts(self, members: _Members) -> Generator[bytes, None, list[Part]]:
-        collected = _Collected(self._part_bytes)
+        collected = Collected(self._part_bytes)
         number, batch = 0, 16
         while number < members.count:
             separator = b"," if number else b""
@@ -120,7 +126,7 @@ class IndexedJson:
         return content
 
 
-class _Collected:
+class Collected:
     """The parts of one container while it is written."""
 
     def __init__(self, part_bytes: int) -> None:
@@ -167,6 +173,8 @@ class _Members:
         self.is_list = not isinstance(value, Mapping)
         self._value = value
         self._keys: list[str] = [] if self.is_list else list(value)
+        if not all(type(key) is str for key in self._keys):
+            raise EnvelopeInvalid("a key of a mapping is no text")
         self.count = len(value)
         self._heavy: set[int] = set()
 
@@ -208,7 +216,7 @@ class _Members:
 
 
 def _can_have_parts(value: object) -> bool:
-    return isinstance(value, list) or (isinstance(value, dict) and len(value) <= _KEYS_MAX)
+    return isinstance(value, list) or (isinstance(value, dict) and len(value) <= KEYS_MAX)
 
 
 def is_indexable(value: object) -> bool:

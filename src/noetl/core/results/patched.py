@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from noetl.core.execution.writes import nested
-from noetl.core.expression import Lazy, bare, find
+from noetl.core.expression import Lazy, View, bare, find
 from noetl.core.expression.views import MISSING
 from noetl.core.expression.views.absence import put
+from noetl.core.expression.views.pipelines import with_parts
 from noetl.core.expression.views.results import is_mapping
 
 Patch = tuple[tuple[str, ...], object]
@@ -34,6 +35,18 @@ class Patched(Lazy):
         for path, item in self._patches:
             value = nested(value, path, bare(item))
         return value
+
+    def _holds_parts(self) -> bool:
+        return any(isinstance(one, View) and one._holds_parts() for one in (self._base, *self._items()))
+
+    def _parted(self) -> object:
+        value = with_parts(self._base)
+        for path, item in self._patches:
+            value = nested(value, path, with_parts(item))
+        return value
+
+    def _items(self) -> list[object]:
+        return [item for _, item in self._patches]
 
     def _sample(self) -> object:
         return {}

@@ -56,6 +56,9 @@ class Stored(Lazy):
     def _is_keyed(self) -> bool:
         return not self._node.is_list
 
+    def _holds_parts(self) -> bool:
+        return False
+
     def _bytes_min(self) -> int:
         return self._node.length
 

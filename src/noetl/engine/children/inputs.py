@@ -84,7 +84,10 @@ class ChildStartInput:
             event_time=turn.now,
             parent_execution_id=state.execution_id,
         )
-        link = {"command_id": command.command_id, "n": command.children + 1, "waits": self.fact.meta["waits"]}
+        link: dict[str, object] = {"command_id": command.command_id, "n": command.children + 1}
+        link["waits"] = self.fact.meta["waits"]
+        if command.parent_ref is not None:
+            link["ref_id"] = command.parent_ref
         draft = limited_draft(child.draft, child.playbook.playbook, turn.now)
         draft = draft._replace(meta={**draft.meta, "parent": link, "depth": state.depth + 1})
         event = turn.batch.add(cause, draft, stream_version=1, causation_id=causation_id)
@@ -118,7 +121,8 @@ def _refused(command: Command, fact: Fact, failure: Failure) -> Draft:
     number = command.children + 1
     meta = {**_link(command, fact, number), "child_execution_id": "0", "status": children.REFUSED}
     draft = children.child_draft(command, kinds.CHILD_TERMINAL, number, meta)
-    result = Result(status="error", context={"error": recorded_error(failure)}).to_json()
+    lead, error = command.parent_ref, recorded_error(failure)
+    result = Result(status="error", parent_ref=lead, context={"error": error}).to_json()
     return draft._replace(result=result, writes=fact.writes, payload_ref=fact.payload_ref)
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 from noetl.core.event import Draft, Event, Sealed, seal
 from noetl.core.execution.state import CommandStatus, ExecutionState
-from noetl.core.reference import Payload
+from noetl.core.reference import Payload, parent_of
 from noetl.engine.control.states import Held
 from noetl.engine.payloads import STORE_SMALL
 from noetl.ports.clock import IdSource
@@ -106,6 +106,7 @@ class Batch:
             command_id=draft.command_id,
             stage_id=draft.stage_id,
             frame_id=draft.frame_id,
+            parent_event_id=parent_of(draft.result),
             parent_execution_id=cause.parent_execution_id,
             payload_ref=draft.payload_ref,
             result=draft.result,

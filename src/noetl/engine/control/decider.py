@@ -29,6 +29,7 @@ from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.engine.children.inputs import CHILD_REPORTED, ChildSource, ChildStartInput, look_around
 from noetl.engine.control.batch import Batch
+from noetl.engine.control.facts import check_context
 from noetl.engine.control.inputs import CancelInput, FactInput, Input, RestoreInput, StartInput, Turn
 from noetl.engine.control.parts import ControlParts
 from noetl.engine.control.reconcile import reconcile
@@ -61,6 +62,7 @@ class Decider:
         self._watchers = parts.watchers
         self._ids = parts.ids
         self._clock = parts.clock
+        self._context_bytes_max = parts.context_bytes_max
         self._producer = producer
         self._children = children
         self._heads: dict[int, ShardHead] = {}
@@ -88,6 +90,7 @@ class Decider:
         await answer
 
     async def report(self, session_id: int, fact: Fact) -> None:
+        check_context(fact, self._context_bytes_max)
         if fact.event_type == kinds.CHILD_STARTED and self._children is not None:
             child = await _patiently(self._children.prepare, fact)
             one: Input = ChildStartInput(execution_id=fact.execution_id, session_id=session_id, fact=fact, child=child)

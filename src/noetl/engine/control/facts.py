@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core import kinds
+from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, RequestInvalid
 from noetl.core.event import Draft
 from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
 from noetl.core.execution.looping.stages import is_without_claim
 from noetl.core.execution.state import Command, ExecutionState, Frame
-from noetl.core.limits import COMMAND_ATTEMPTS_MAX, CURSOR_CLAIM_ROWS_MAX
+from noetl.core.limits import COMMAND_ATTEMPTS_MAX, CURSOR_CLAIM_ROWS_MAX, EVENT_RESULT_BYTES_MAX
 from noetl.core.playbook.frame_fields import WHOLE_FRAME
+from noetl.core.reference import parent_document
 from noetl.ports.session import Fact
 
 # After these nobody holds the command or frame.
@@ -140,12 +142,32 @@ def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
         transition_key=key,
         command_id=command_id,
         meta=meta,
-        result=fact.result,
+        result=_linked(command, fact.result),
         writes=fact.writes,
         payload_ref=fact.payload_ref,
         stage_id=stage_id,
         frame_id=frame_id,
     )
+
+
+def check_context(fact: Fact, bytes_max: int) -> None:
+    """Refuse more context than this installation takes into events.  The ledger's own bound for all of a result needs
+    no look here: a context within it is checked with the event."""
+    if bytes_max >= EVENT_RESULT_BYTES_MAX or fact.result is None:
+        return
+    size = len(canonical_bytes(fact.result.get("context")))
+    if size > bytes_max:
+        raise EnvelopeInvalid(
+            f"result.context has {size:,} bytes, NOETL_EVENT_RESULT_CONTEXT_MAX_BYTES is {bytes_max:,}: "
+            "select less (output.select), or hand data over by reference"
+        )
+
+
+def _linked(command: Command, result: Mapping[str, object] | None) -> Mapping[str, object] | None:
+    """A worker's result with the one that led to it.  The router knows that, whatever a worker says."""
+    if result is None or "parent_ref" not in result:
+        return result  # of another shape: the ledger refuses it
+    return {**result, "parent_ref": parent_document(command.parent_ref)}
 
 
 def _allowed(command: Command) -> frozenset[str]:
@@ -163,7 +185,7 @@ def _about_frame(frame: Frame, frame_id: str, fact: Fact) -> tuple[str, dict[str
     if fact.event_type == kinds.CURSOR_CLAIMED:
         _check_claim(frame, fact)
         return kinds.cursor_claimed_key(frame_id, fact.attempt, frame.claims + 1), {}
-    return kinds.frame_terminal_key(frame_id), {"outcomes": _checked_outcomes(frame, fact)}
+    return kinds.frame_terminal_key(frame_id), {"outcomes": _checked_outcomes(frame, fact), "first": frame.first}
 
 
 def is_told_again(command: Command, fact: Fact) -> bool:

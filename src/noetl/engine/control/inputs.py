@@ -15,6 +15,7 @@ from noetl.core.execution.context import command_body
 from noetl.core.execution.decide import decide
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.lifecycle import CANCELLED, cancel_requested, failed_draft, limited_draft
+from noetl.core.execution.lineage import with_known_inputs
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import Payload
@@ -202,7 +203,8 @@ class FactInput:
         held, command = turn.reported(self.session_id, fact, held)
         if is_told_again(command, fact):
             return
-        draft = fact_draft(command, fact, turn.now)
+        meta = with_known_inputs(held.state, fact.meta)
+        draft = fact_draft(command, fact if meta is fact.meta else fact._replace(meta=meta), turn.now)
         turn.batch.carry(fact.payloads)
         if fact.event_type in LETS_GO:
             turn.batch.dequeue.append((fact.execution_id, fact.command_id))

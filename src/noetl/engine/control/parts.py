@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from noetl.core.limits import EVENT_RESULT_BYTES_MAX
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.control.states import States
 from noetl.engine.control.watch import Watchers
@@ -21,3 +22,5 @@ class ControlParts:
     watchers: Watchers
     ids: IdSource
     clock: Clock
+    context_bytes_max: int = EVENT_RESULT_BYTES_MAX
+    """How large the context in a worker's result may be."""

@@ -22,8 +22,8 @@ class StoredPlace:
 
 
 def stored_place(names: Mapping[str, object], path: Sequence[str | int], bytes_min: int) -> StoredPlace | None:
-    """The place of a value, if it is a part of one stored result as it is and has more bytes than `bytes_min`.  Raises
-    Absent."""
+    """The place of a value, if it is a part of one stored result as it is and has more bytes than `bytes_min` or parts
+    that are stored on their own.  Raises Absent."""
     subject: object = names
     reference: Mapping[str, Any] | None = None
     place: Path = ()
@@ -38,7 +38,9 @@ def stored_place(names: Mapping[str, object], path: Sequence[str | int], bytes_m
             reference, place = subject._reference, ()
         elif isinstance(subject, EntryView):
             reference, place = subject._reference, tuple(subject._path)
-    if reference is None or not isinstance(subject, View) or subject._bytes_min() <= bytes_min:
+    if reference is None or not isinstance(subject, View):
+        return None
+    if subject._bytes_min() <= bytes_min and not subject._holds_parts():
         return None
     count = len(subject) if isinstance(sample(subject), list) else None
     return StoredPlace(reference_from_json(reference), place, count)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from noetl.core.errors import PayloadCorrupt
@@ -22,13 +22,15 @@ from noetl.core.expression import (
 from noetl.core.expression.views import MISSING, kept_pipeline, loop_summary
 from noetl.core.expression.views.absence import put
 from noetl.core.expression.views.base import Absent
-from noetl.core.expression.views.pipelines import found
-from noetl.core.reference import MEDIA_LOOP, MEDIA_PIPELINE
+from noetl.core.expression.views.pipelines import found, with_parts
+from noetl.core.reference import MEDIA_ARROW, MEDIA_LOOP, MEDIA_PIPELINE, held_media, is_parted
 from noetl.core.results.failures import error_of
+from noetl.core.results.parts import StoredPart, Table
 from noetl.core.results.patched import Patched
 from noetl.engine.payloads import Payloads
 from noetl.engine.stored.extras import Selected, extras_of
 from noetl.engine.stored.sources import Fetchable, StoredPayload, Together
+from noetl.engine.stored.tables import StoredRows
 
 
 class Reader:
@@ -38,17 +40,35 @@ class Reader:
         self._payloads = payloads
         self._owner = {"tenant_id": tenant_id, "organization_id": organization_id}
         self._opened: dict[str, StoredPayload] = {}
+        self._parts: dict[str, StoredPart] = {}
 
     def payload(self, reference: Mapping[str, Any]) -> StoredPayload:
         key = f"{reference['sha256']} {reference['media_type']}"
         if key not in self._opened:
             is_plain = reference["media_type"] not in (MEDIA_PIPELINE, MEDIA_LOOP)
-            self._opened[key] = StoredPayload(self._payloads, reference, origin=is_plain, **self._owner)
+            self._opened[key] = StoredPayload(
+                self._payloads, reference, origin=is_plain, open_part=self.part, **self._owner
+            )
         return self._opened[key]
+
+    def forget(self) -> None:
+        """Drop what was opened.  Views that are in use keep theirs; what is looked at again is opened again."""
+        self._opened.clear()
+
+    def part(self, reference: Mapping[str, Any]) -> StoredPart:
+        """The view of a payload that another one names, or that a tool stored before it answered."""
+        key = str(reference["sha256"])
+        if key not in self._parts:
+            if reference["media_type"] == MEDIA_ARROW:
+                self._parts[key] = Table(StoredRows(self._payloads, reference, **self._owner), reference)
+            else:
+                self._parts[key] = StoredValue(self, reference)
+        return self._parts[key]
 
     def step(self, envelope: Mapping[str, Any]) -> object:
         """The view of a step's result from what a command says of it."""
         reference, stored = envelope["ref"], envelope.get("stored")
+        self._payloads.used.named(reference, envelope.get("ref_id"))
         extras = extras_of(reference, stored, lambda: self.result(reference))
         selected = Selected(envelope.get("selected") or (), lambda: self.result(reference))
         error = error_of(envelope.get("error")) if envelope["status"] == "error" else None
@@ -59,7 +79,9 @@ class Reader:
         return opened._inner() if is_simple else opened
 
     def _is_at_hand(self, reference: Mapping[str, Any] | None) -> bool:
-        return reference is None or (reference["media_type"] != MEDIA_LOOP and self.payload(reference).is_read)
+        if reference is None or reference["media_type"] == MEDIA_ARROW:
+            return True
+        return reference["media_type"] != MEDIA_LOOP and self.payload(reference).is_read
 
     def text(self, reference: Mapping[str, Any]) -> Text:
         return Text(self._payloads, reference, **self._owner)
@@ -74,8 +96,11 @@ class Reader:
 
     def result(self, reference: Mapping[str, Any], extras: Mapping[str, object] | None = None) -> object:
         """The view of the result behind a reference.  Raises Absent."""
+        self._payloads.used.opened(reference["sha256"])
+        if reference["media_type"] == MEDIA_ARROW:
+            return view_of(self.part(reference), extras=extras)
         root = self.payload(reference).root()
-        if reference["media_type"] == MEDIA_PIPELINE:
+        if held_media(reference["media_type"]) == MEDIA_PIPELINE:
             return kept_pipeline(root, extras)
         if reference["media_type"] == MEDIA_LOOP:
             return self._loop(root, extras)
@@ -88,6 +113,20 @@ class Reader:
     def loop(self, document: Mapping[str, Any], extras: Mapping[str, object] | None = None) -> LoopView:
         """The view of a loop's result as it is kept."""
         return LoopView(loop_summary(document), ResultRows(LoopRecords(self, document)), extras=extras)
+
+
+class StoredValue(StoredPart):
+    """A value that is a payload of its own."""
+
+    __slots__ = ("_reader",)
+    _reader: Reader
+
+    def __init__(self, reader: Reader, reference: Mapping[str, Any]) -> None:
+        super().__init__(reference)
+        put(self, "_reader", reader)
+
+    def _inner(self) -> Any:
+        return self._reader.payload(self._reference).root()
 
 
 class StepView(Lazy):
@@ -245,7 +284,7 @@ class LoopRecords(Lazy):
             return find(records, index - frame["first"])
         for part in frame.get("parts", ()):
             if any(first <= index < end for first, end in part["ranges"]):
-                document: Any = bare(self._reader.payload(part["ref"]).root())
+                document: Any = with_parts(self._reader.payload(part["ref"]).root())
                 return dict(document["rows"])[index]
         return {"e": frame["error"]} if frame.get("error") is not None else None
 
@@ -258,22 +297,31 @@ class LoopRecords(Lazy):
         return self._plain()
 
     def _plain(self) -> object:
+        return self._all(bare)
+
+    def _holds_parts(self) -> bool:
+        return any(is_parted(one["media_type"]) for frame in self._frames for one in _references(frame))
+
+    def _parted(self) -> object:
+        return self._all(with_parts)
+
+    def _all(self, open_: Callable[[object], object]) -> list[object]:
         self._need(self._frames)
         records: list[object] = [None] * self._total
         for frame in self._frames:
             first = frame["first"]
-            records[first : first + frame["rows"]] = self._of(frame)
+            records[first : first + frame["rows"]] = self._of(frame, open_)
         return records
 
-    def _of(self, frame: Mapping[str, Any]) -> list[object]:
+    def _of(self, frame: Mapping[str, Any], open_: Callable[[object], object]) -> list[object]:
         if frame.get("records") is not None:
             return list(frame["records"])
         if frame["ref"] is not None:
-            plain: Any = bare(found(self._reader.payload(frame["ref"]).root(), "records"))
+            plain: Any = open_(found(self._reader.payload(frame["ref"]).root(), "records"))
             return list(plain)
         known: dict[int, object] = {}
         for part in frame.get("parts", ()):
-            document: Any = bare(self._reader.payload(part["ref"]).root())
+            document: Any = open_(self._reader.payload(part["ref"]).root())
             known.update(dict(document["rows"]))
         lost = {"e": frame["error"]} if frame.get("error") is not None else None
         return [known.get(index, lost) for index in range(frame["first"], frame["first"] + frame["rows"])]
@@ -282,15 +330,17 @@ class LoopRecords(Lazy):
         """Have all payloads of some frames fetched at once, instead of one after the other."""
         missing: list[Fetchable] = []
         for frame in frames:
-            references = (
-                [frame["ref"]] if frame["ref"] is not None else [part["ref"] for part in frame.get("parts", ())]
-            )
-            for reference in references if frame.get("records") is None else ():
+            for reference in _references(frame) if frame.get("records") is None else ():
                 payload = self._reader.payload(reference)
                 if not payload.is_read:
                     missing.append(payload)
         if missing:
             raise Absent(Together(missing))
+
+
+def _references(frame: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Where the records of a frame are."""
+    return [frame["ref"]] if frame["ref"] is not None else [part["ref"] for part in frame.get("parts", ())]
 
 
 def _framewise(frames: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

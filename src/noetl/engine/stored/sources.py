@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from noetl.core import limits
-from noetl.core.expression import Absent
+from noetl.core.expression import Absent, Lazy, bare, data_of, find
+from noetl.core.expression.views import sample
+from noetl.core.expression.views.absence import put
+from noetl.core.reference import is_parted
 from noetl.core.results.index import Node, Part
+from noetl.core.results.parts import StoredPart, parted
 from noetl.core.results.stored import Origin, stored
 from noetl.engine.payloads import Payloads
 
@@ -61,14 +65,24 @@ class StoredPayload:
     Parts are held up to a bound, the longest unused go first.  A part that is missed again shows that one look needs
     more than the bound: then it grows, so that every look ends."""
 
-    def __init__(self, payloads: Payloads, reference: Mapping[str, Any], *, origin: bool, **owner: str) -> None:
-        """`origin` says that a path below the stored value is a path below the result that playbooks see."""
+    def __init__(
+        self,
+        payloads: Payloads,
+        reference: Mapping[str, Any],
+        *,
+        origin: bool,
+        open_part: Callable[[Mapping[str, Any]], StoredPart],
+        **owner: str,
+    ) -> None:
+        """`origin` says that a path below the stored value is a path below the result that playbooks see; `open_part`
+        gives the view of a payload that this one names."""
         self._payloads = payloads
         self._reference = reference
+        self._open_part = open_part
         self._origin = Origin(reference, ()) if origin else None
         self._owner = owner
         known = payloads.known(reference, **owner) if "index" not in reference else None
-        self._root: object = _UNREAD if known is None else known[0]
+        self._root: object = _UNREAD if known is None else self._whole(known[0])
         self._held: OrderedDict[int, tuple[int, Any]] = OrderedDict()
         self._held_bytes = 0
         self._bytes_max = limits.STORED_HELD_BYTES
@@ -89,13 +103,21 @@ class StoredPayload:
         if self._root is _UNREAD:
             node = await self._payloads.read_index(self._reference, **self._owner)
             if node is None:
-                self._root = await self._payloads.read_json(self._reference, **self._owner)
+                root = await self._payloads.read_json(self._reference, **self._owner)
             else:
-                self._root = stored(self, node, self._origin)
+                root = stored(self, node, self._origin)
+            self._root = self._whole(root)
         missing, self._missing = self._missing, []
         if missing:
             found = await self._payloads.read_parts(self._reference, missing, **self._owner)
             self._hold([part for _, part in missing], found)
+
+    def _whole(self, root: Any) -> object:
+        """The value of a document, with the views of what is stored apart from it."""
+        if not is_parted(self._reference["media_type"]):
+            return root
+        # Lazily: which parts there are may stand behind a large document.
+        return _PartedRoot(root, self._open_part)
 
     # --- the parts of a large one --------------------------------------------------------------------------
 
@@ -127,6 +149,36 @@ class StoredPayload:
             offset, (length, _) = self._held.popitem(last=False)
             self._held_bytes -= length
             self._dropped.add(offset)
+
+
+class _PartedRoot(Lazy):
+    """The value of a parted document, which may itself be too large to be here."""
+
+    __slots__ = ("_made", "_open_part", "_root")
+    _root: object
+    _open_part: Callable[[Mapping[str, Any]], StoredPart]
+    _made: list[object]
+
+    def __init__(self, root: object, open_part: Callable[[Mapping[str, Any]], StoredPart]) -> None:
+        put(self, "_root", root)
+        put(self, "_open_part", open_part)
+        put(self, "_made", [])
+
+    def _inner(self) -> Any:
+        if not self._made:
+            named: Any = bare(find(self._root, "parts"))
+            parts = {tuple(place): self._open_part(reference) for place, reference in named}
+            self._made.append(parted(find(self._root, "value"), parts))
+        return self._made[0]
+
+    def _data(self) -> object:
+        return data_of(self._inner())
+
+    def _sample(self) -> object:
+        return sample(self._inner())
+
+    def __iter__(self) -> Iterator[object]:
+        return iter(self._inner())
 
 
 def _leaves(node: Node, parts: Sequence[Part] | None = None) -> list[tuple[bool, Part]]:

@@ -128,6 +128,7 @@ async def child_outcome(payloads: Payloads, message: CommandMessage) -> ChildOut
         return ChildOutcome(failure=_failure(child))
     data = None
     if child["ref"] is not None:
+        payloads.used.named(child["ref"], child.get("ref_id"))
         data = await read_result(
             payloads, child["ref"], tenant_id=message.tenant_id, organization_id=message.organization_id
         )

@@ -15,7 +15,7 @@ from noetl.core.execution.looping.policy import CannotLoop
 from noetl.core.expression import CompiledValue, Template, is_true, loaded, plain, render, render_value, sole_template
 from noetl.core.limits import TEMPLATE_SECONDS_MAX
 from noetl.core.playbook.compiled import Answer, CompiledPlaybook, CompiledStep, ServerExpression
-from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result
+from noetl.core.reference import MEDIA_JSON, MEDIA_LOOP, Payload, Result, is_parted
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import loop_records
 from noetl.engine.stored.outcome import completing_names
@@ -162,7 +162,8 @@ class Evaluations:
             **_shape(stage),
         }
         size = sum(output["ref"]["bytes"] if output["ref"] else 0 for output in stage["outputs"])
-        if size <= limits.PAYLOAD_INLINE_BYTES_MAX // 2:
+        has_parts = any(output["ref"] and is_parted(output["ref"]["media_type"]) for output in stage["outputs"])
+        if size <= limits.PAYLOAD_INLINE_BYTES_MAX // 2 and not has_parts:
             records = await loop_records(self._payloads, document, **owner)
             document["frames"] = [{"first": 0, "rows": stage["total"], "ref": None, "records": records}]
         payload = await self._facts.keep(message, document, MEDIA_LOOP)

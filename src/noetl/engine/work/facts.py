@@ -9,12 +9,16 @@ from noetl.core.codec import canonical_bytes
 from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure
 from noetl.core.execution.writes import compacted
+from noetl.core.expression import View
 from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.reference import MEDIA_JSON, MEDIA_PIPELINE, MEDIA_TEXT, Payload, Result
 from noetl.engine.payloads import Payloads
 from noetl.engine.stored.outcome import completing_names
+from noetl.engine.stored.sources import settled
 from noetl.engine.work.keeping import kept_document, seen_result
+from noetl.engine.work.parting import Kept, keep_value
 from noetl.engine.work.pipeline.outcome import atom_document, recorded_error
+from noetl.engine.work.pipeline.pointers import with_pointers
 from noetl.engine.work.pipeline.run import Ended
 from noetl.ports.clock import Clock
 from noetl.ports.session import CommandMessage, Fact
@@ -29,7 +33,7 @@ class Facts:
 
     async def waiting(self, message: CommandMessage, ended: Ended) -> Fact:
         assert ended.wait is not None
-        payload = await self.keep(message, ended.run.to_json(), MEDIA_JSON)
+        resume = await self.keep_parted(message, ended.run.to_json(), MEDIA_JSON, has_parts=ended.run.has_parts)
         writes, moved = await self.writes(message, ended.run.writes)
         return Fact(
             execution_id=message.execution_id,
@@ -38,15 +42,15 @@ class Facts:
             event_type=kinds.TASK_WAITING,
             writes=writes or None,
             meta={"delay_seconds": ended.wait.delay_seconds, "task": ended.wait.task},
-            payload_ref=payload.reference.to_json(),
-            payloads=[payload, *moved],
+            payload_ref=resume.reference.to_json(),
+            payloads=[*resume.payloads, *moved, *ended.payloads],
         )
 
     async def child_started(self, message: CommandMessage, ended: Ended) -> Fact:
         """A pipeline stopped where another execution is to run: what to start, and where to go on."""
         request = ended.child
         assert request is not None
-        resume = await self.keep(message, ended.run.to_json(), MEDIA_JSON)
+        resume = await self.keep_parted(message, ended.run.to_json(), MEDIA_JSON, has_parts=ended.run.has_parts)
         given = await self.keep(message, request.payload, MEDIA_JSON)
         writes, moved = await self.writes(message, ended.run.writes)
         return Fact(
@@ -67,7 +71,7 @@ class Facts:
                 **({} if request.iteration is None else {"iter": request.iteration}),
             },
             payload_ref=resume.reference.to_json(),
-            payloads=[resume, given, *moved],
+            payloads=[*resume.payloads, given, *moved, *ended.payloads],
         )
 
     async def writes(
@@ -80,6 +84,11 @@ class Facts:
         room = limits.CONTEXT_INLINE_BYTES_MAX
         for item in compacted(items):
             path, value = item["path"], item["v"]
+            if isinstance(value, View):
+                kept = await self.keep_parted(message, value, MEDIA_JSON, has_parts=True)
+                payloads.extend(kept.payloads)
+                writes.append({"path": path, "ref": kept.reference.to_json(), "at": []})
+                continue
             size = len(canonical_bytes(value))
             if size <= min(limits.CONTEXT_ENTRY_BYTES_MAX, room) and credential_at(value, path) is None:
                 room -= size
@@ -94,12 +103,14 @@ class Facts:
         """Persist the result, evaluate the atoms against it, and say how the step ended."""
         run, failure = ended.run, ended.failure
         document = kept_document(step, ended)
-        payload: Payload | None = None
-        payloads: list[Payload] = []
+        kept: Kept | None = None
+        payloads: list[Payload] = [*ended.payloads]
         if failure is None or document is not None:
-            payload = await self.keep(message, document, MEDIA_PIPELINE if step.is_pipeline else MEDIA_JSON)
-            payloads.append(payload)
-        seen = seen_result(step, ended, payload, None if failure is None else recorded_error(failure))
+            media_type = MEDIA_PIPELINE if step.is_pipeline else MEDIA_JSON
+            kept = await self.keep_parted(message, document, media_type, has_parts=run.has_parts)
+            payloads.extend(kept.payloads)
+        error = None if failure is None else recorded_error(failure)
+        seen = await settled(lambda: seen_result(step, ended, kept, error))
         if step.reports_meta and ended.last is not None:
             seen.envelope["meta"] = ended.last.meta()
         writes, moved = await self.writes(message, ended.run.writes)
@@ -108,23 +119,19 @@ class Facts:
         if step.atoms:
             traceback = ended.last.traceback if ended.last is not None else None
             names = completing_names(step.name, seen.envelope, seen.view, traceback)
-            context["atoms"] = atom_document(step.atoms, names)
+            context["atoms"] = await settled(lambda: atom_document(step.atoms, names))
         meta: dict[str, object] = {
             "duration_ms": round((self._clock.monotonic() - started) * 1000, 3),
-            "tasks": ended.tasks,
+            "tasks": with_pointers(ended.tasks, run),
         }
         if ended.warnings:
             meta["warnings"] = ended.warnings
         if run.scripts:
             meta["scripts"] = run.scripts
-        for name, text in (
-            ("stdout", ended.stdout),
-            ("traceback", ended.last.traceback if ended.last else None),
-        ):
-            if text:
-                note = await self.keep_text(message, text)
-                payloads.append(note)
-                meta[name] = note.reference.to_json()
+        if ended.last is not None and ended.last.traceback:
+            note = await self.keep_text(message, ended.last.traceback)
+            payloads.append(note)
+            meta["traceback"] = note.reference.to_json()
         return Fact(
             execution_id=message.execution_id,
             command_id=message.command_id,
@@ -132,13 +139,18 @@ class Facts:
             event_type=kinds.COMMAND_FAILED if failure is not None else kinds.COMMAND_COMPLETED,
             result=Result(
                 status="error" if failure is not None else "ok",
-                reference=None if payload is None else payload.reference,
+                reference=None if kept is None else kept.reference,
                 context=context,
             ).to_json(),
             writes=writes or None,
             meta=meta,
             payloads=payloads,
         )
+
+    async def keep_parted(self, message: CommandMessage, value: object, media_type: str, *, has_parts: bool) -> Kept:
+        """Address a value of which something may be stored already."""
+        owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+        return await keep_value(self._payloads, value, media_type=media_type, has_parts=has_parts, **owner)
 
     async def keep(self, message: CommandMessage, value: object, media_type: str = MEDIA_JSON) -> Payload:
         return await self._payloads.keep_json(

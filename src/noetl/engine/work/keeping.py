@@ -13,10 +13,11 @@ from noetl.core.expression import FailedView, PipelineView, Undefined, bare, fin
 from noetl.core.expression.views import MISSING, is_mapping, place_of
 from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.playbook.storage.hints import EXTRA_NAMES, Hints, Selection
-from noetl.core.reference import Payload
+from noetl.core.reference import Payload, Reference
 from noetl.core.results.failures import error_of
 from noetl.engine.stored.extras import extras_of
 from noetl.engine.stored.reader import Reader
+from noetl.engine.work.parting import Kept
 from noetl.engine.work.pipeline.run import Ended
 
 
@@ -41,20 +42,21 @@ def kept_document(step: CompiledStep, ended: Ended) -> object:
     return {**document, "x": ended.run.stored} if ended.run.stored else document
 
 
-def size_of(step: CompiledStep, document: object, payload: Payload) -> int:
-    """The JSON size of the raw task results, each counted once (dsl §8.5)."""
+def size_of(step: CompiledStep, document: object, size: int) -> int:
+    """The JSON size of the raw task results, each counted once (dsl §8.5); `size` is that of the whole document."""
     if not step.is_pipeline or not isinstance(document, dict):
-        return payload.reference.bytes
+        return size
     order = document["order"]
     around = {**document, "results": dict.fromkeys(order, 0)}
-    return payload.reference.bytes - len(ordered_bytes(around)) + len(order)
+    return size - len(ordered_bytes(around)) + len(order)
 
 
-def seen_result(step: CompiledStep, ended: Ended, payload: Payload | None, error: Mapping[str, object] | None) -> Seen:
-    """How a step's result looks to everybody else; `error` is what is recorded of its failure."""
+def seen_result(step: CompiledStep, ended: Ended, kept: Kept | None, error: Mapping[str, object] | None) -> Seen:
+    """How a step's result looks to everybody else; `error` is what is recorded of its failure.  Raises Absent."""
     document = kept_document(step, ended)
-    size = 0 if payload is None else size_of(step, document, payload)
-    return _seen(lambda extras: _view(step, document, extras), step.hints, payload, size, error)
+    size = 0 if kept is None else size_of(step, document, kept.size)
+    reference = None if kept is None else kept.reference
+    return _seen(lambda extras: _view(step, document, extras), step.hints, reference, size, error)
 
 
 def seen_loop(
@@ -69,21 +71,21 @@ def seen_loop(
     """How the result of a loop looks to everybody else; `size` is that of its rows.  Raises Absent."""
     # Rows that were few enough to be kept in the document have their bytes there.
     size = max(size, payload.reference.bytes)
-    return _seen(lambda extras: reader.loop(document, extras), step.hints, payload, size, error)
+    return _seen(lambda extras: reader.loop(document, extras), step.hints, payload.reference, size, error)
 
 
 def _seen(
     view_with: Callable[[Mapping[str, object]], object],
     hints: Hints,
-    payload: Payload | None,
+    address: Reference | None,
     size: int,
     error: Mapping[str, object] | None,
 ) -> Seen:
     """`view_with` makes the view of the result with names beside its own."""
-    reference = None if payload is None else payload.reference.to_json()
+    reference = None if address is None else address.to_json()
     envelope: dict[str, Any] = {"status": "ok" if error is None else "error", "ref": reference}
     extras: dict[str, object] = {}
-    if payload is not None:
+    if address is not None:
         stored = external(hints, size, view_with({}))
         if stored is not None:
             envelope["stored"] = stored

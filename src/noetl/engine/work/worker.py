@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
+from noetl.core import kinds
 from noetl.core.errors import (
     EnvelopeInvalid,
     Failure,
@@ -16,12 +16,14 @@ from noetl.core.errors import (
 )
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.engine.payloads import Payloads
+from noetl.engine.stored.unavailable import told
 from noetl.engine.work.children import child_outcome
 from noetl.engine.work.evaluations import Evaluations
 from noetl.engine.work.facts import Facts, failed, stopped
 from noetl.engine.work.frames.frame import FrameRun
 from noetl.engine.work.frames.sealing import seal_cursor
 from noetl.engine.work.names import NameBuilder
+from noetl.engine.work.parting import copied, read_parted
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.interpreter import Pipeline
 from noetl.engine.work.pipeline.run import Run
@@ -30,6 +32,7 @@ from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")
 LOAD_AGAIN_SECONDS = 0.5
+TELLS_LOGS = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
 
 
 class Worker:
@@ -48,6 +51,8 @@ class Worker:
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._listen())
+            if self._parts.logs is not None:
+                group.create_task(self._parts.logs.run())
             try:
                 while True:
                     message = await self._session.next_command()
@@ -67,7 +72,7 @@ class Worker:
         except ClaimWithdrawn:
             return
         try:
-            await self._report(message, fact)
+            await self._report(message, await self._logged(message, fact))
         except NoetlError as error:
             # Late, or about an execution that cannot be read: it concerns this command and nobody else.
             log.warning("fact refused", extra={"event": "fact.refused", "reason": f"{error.code}: {error}"})
@@ -78,6 +83,13 @@ class Worker:
         except EnvelopeInvalid as error:
             failure = Failure(kind="config", code=error.code, message=str(error))
             await self._session.report(failed(message, failure))
+
+    async def _logged(self, message: CommandMessage, fact: Fact) -> Fact:
+        """The fact when the log of its command is durable: whoever sees the end can read all that was said before."""
+        said = None if self._parts.logs is None else await self._parts.logs.end(message)
+        if said is None or fact.event_type not in TELLS_LOGS:
+            return fact
+        return fact._replace(meta={**fact.meta, "logs": said})
 
     async def _stoppable(self, message: CommandMessage) -> Fact:
         """The fact about a command, which may be told to stop until there is one."""
@@ -101,7 +113,7 @@ class Worker:
         try:
             return await self._fact(message, work, self._clock.monotonic())
         except NoetlError as error:
-            return failed(message, Failure(kind="unknown", code=error.code, message=str(error)))
+            return failed(message, told(error))
         except ClaimWithdrawn:
             raise
         except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
@@ -109,9 +121,14 @@ class Worker:
             return failed(message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}"))
 
     async def _fact(self, message: CommandMessage, work: Work, started: float) -> Fact:
-        body: Any = message.body
         # What was announced is prepared while it is committed, and so may be what it reads.
         parts = replace(self._parts, payloads=self._payloads.awaiting(lambda: self._session.confirmed(message)))
+        fact = await self._performed(message, work, parts, started)
+        used = parts.payloads.used.to_json() if fact.result is not None else None
+        return fact._replace(meta={**fact.meta, **used}) if used else fact
+
+    async def _performed(self, message: CommandMessage, work: Work, parts: WorkerParts, started: float) -> Fact:
+        body: Any = message.body
         while True:
             try:
                 playbook, names, run = await self._load(message, parts.payloads)
@@ -132,6 +149,7 @@ class Worker:
             return await frame.perform()
         pipeline = Pipeline(parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
+        ended.run.used = parts.payloads.used.to_json()
         if ended.child is not None:
             return await self._facts.child_started(message, ended)
         if ended.wait is not None:
@@ -148,8 +166,9 @@ class Worker:
         names = await NameBuilder(payloads).build(message, spec=playbook.playbook.spec)
         if body.get("resume") is None:
             return playbook, names, Run()
-        saved = await payloads.read_json(body["resume"], **owner)
+        saved = await read_parted(payloads, body["resume"], **owner)
         # A copy: the run changes its memory, and the payload cache keeps what it read.
-        run = Run(**deepcopy(saved))
+        run = Run(**copied(saved))
+        payloads.used.restore(run.used)
         run.child = await child_outcome(payloads, message)
         return playbook, names, run

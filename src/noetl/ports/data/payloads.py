@@ -46,6 +46,10 @@ class LargePayloadStore(PayloadStore, Protocol):
         """Whether the bytes are there, without reading them."""
         ...
 
+    async def size_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> int | None:
+        """How many bytes there are, whatever the reference says, without reading them; None when there are none."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
@@ -55,6 +59,8 @@ class StoredObject:
     bytes: int
     renewed_at: float
     """When it was last put, in seconds of the store's own clock since 1970."""
+    media_type: str | None = None
+    """As far as the store knows it."""
 
 
 class CollectableStore(Protocol):

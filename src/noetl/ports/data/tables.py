@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from noetl.core.reference import Reference
+from noetl.core.reference import MEDIA_ARROW, Reference
 
 Scrub = Callable[[Any], Any]
 """Takes secrets out of a value; gives back the same object when there are none."""
@@ -29,11 +29,45 @@ class LandedTable:
     file over."""
 
     path: Path
+    offset: int = 0
+    """Where the stream starts.  Before it there may be room for a header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LandingPlace:
+    """Where a child process may write tables that need not be copied any more: new files in a folder, whose names are
+    a prefix and a number."""
+
+    folder: Path
+    prefix: str
+    offset: int
+    """Where a stream starts in its file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What a reference says about a table without opening it."""
+
+    row_count: int
+    schema_digest: str
+    raw_bytes: int
+    media_type: str = MEDIA_ARROW
+    compression: str = "zstd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedTable:
+    """A small table as bytes."""
+
+    content: bytes
+    facts: TableFacts
+    plain_bytes: int | None = field(default=None, compare=False)
+    """How many bytes its rows have as JSON, if they were counted."""
 
 
 class OpenTable(Protocol):
     """A table that is open on this machine.  Nothing of it is copied before somebody looks.  Close it when done: a
-    leased segment stays for as long as it is open."""
+    leased segment stays for as long as it is open.  Looking may read files or wait for a store: it is for threads."""
 
     @property
     def row_count(self) -> int: ...
@@ -80,4 +114,19 @@ class Tables(Protocol):
 
     async def open(self, reference: Reference, *, tenant_id: str, organization_id: str) -> OpenTable:
         """The nearest copy.  Raises PayloadMissing or PayloadCorrupt when the durable one is no help either."""
+        ...
+
+    async def landing_place(self) -> LandingPlace | None:
+        """A place for child processes to land tables; None when there is none, or no room in it."""
+        ...
+
+    async def keep_unless_small(
+        self, source: object, *, tenant_id: str, organization_id: str, scrub: Scrub | None = None, bytes_max: int
+    ) -> Reference | EncodedTable:
+        """As `keep`, but a table of at most so many bytes is not stored: its bytes are handed back, for a caller that
+        lets them travel with its event."""
+        ...
+
+    async def open_bytes(self, content: bytes, reference: Reference) -> OpenTable:
+        """A table whose durable bytes the caller has, and has verified."""
         ...

@@ -22,11 +22,13 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from noetl.core.errors import HostUnavailable, NoetlError
 from noetl.processes.host.listeners import Listener, listener, tcp_socket, unix_socket, url_of
 from noetl.processes.host.places import Places
+from noetl.processes.metrics.identity import ProcessInfo
 from noetl.processes.server.owners import Owner
 from noetl.processes.server.parts import ApiParts, WorkParts
 from noetl.processes.server.tokens import Grant, grants_of, serving_tokens
 from noetl.settings import Settings
-from noetl.wiring import Engine, control_dsn, embedded_postgres, keep_alive, prepare_database
+from noetl.wiring.databases import control_dsn, embedded_postgres, keep_alive, prepare_database
+from noetl.wiring.engine import Engine
 
 if TYPE_CHECKING:
     from noetl.processes.server.app import Application
@@ -187,15 +189,20 @@ class Host:
                 large=engine.large_payloads,
                 credentials=engine.sealed_credentials,
                 frames=engine.frames,
+                logs=engine.logs,
             )
         return ApiParts(
             service=engine.service,
             credentials=engine.credentials,
             catalog=engine.catalog,
+            logs=engine.logs,
+            results=engine.results,
+            traces=engine.traces,
             owner=Owner(self._settings.tenant_id, self._settings.organization_id),
             facts=self._facts,
             not_ready=engine.not_ready,
             on_stop=self._stop.set,
+            counted=lambda: (ProcessInfo("host" if self._shape.has_worker else "server"), *engine.counted),
             only_reads=not self._resume,
             work=work,
         )

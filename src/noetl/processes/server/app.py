@@ -11,11 +11,24 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noetl import __version__
+from noetl.processes.metrics.routes import metrics_route
 from noetl.processes.server import models, problems
 from noetl.processes.server.auth import EVERYTHING, NOTHING, Doorkeeper, Tokens
 from noetl.processes.server.bodies import answer
 from noetl.processes.server.parts import ApiParts
-from noetl.processes.server.routes import catalog, credentials, executions, frames, health, payloads, sealed, sessions
+from noetl.processes.server.routes import (
+    catalog,
+    credentials,
+    executions,
+    frames,
+    health,
+    logs,
+    payloads,
+    results,
+    sealed,
+    sessions,
+    trace,
+)
 from noetl.processes.server.routing import ADMIN, API, OPEN, WORKER, PlainRoute, declared, install
 from noetl.processes.server.tokens import Grant
 
@@ -43,13 +56,18 @@ class Application:
             install(self.app, frames_router.routes, WORKER)
             install(self.app, payloads.router(parts.work).routes, API, WORKER)
             install(self.app, sealed.router(parts.work.credentials).routes, WORKER)
+            install(self.app, logs.worker_router(parts.work).routes, WORKER)
         install(self.app, health.probes(parts).routes, OPEN)
         install(self.app, executions.router(parts).routes, API)
+        install(self.app, results.router(parts.results).routes, API)
+        install(self.app, trace.router(parts.traces).routes, API)
+        install(self.app, logs.router(parts).routes, API)
         install(self.app, health.router(parts).routes, API)
         install(self.app, health.control(parts).routes, ADMIN)
         install(self.app, credentials.router(parts.credentials).routes, API)
         install(self.app, catalog.router(parts.catalog).routes, API)
         install(self.app, [PlainRoute("/openapi.json", self._openapi, methods=["GET"], include_in_schema=False)], API)
+        install(self.app, [metrics_route(parts.counted)], API, ADMIN)
         self._description: dict[str, Any] | None = None
         self._open_paths = frozenset(
             name.split(" ", 1)[1] for name, scopes in declared(self.app).items() if OPEN in scopes

@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from noetl.core.limits import FACTS_AT_ONCE_MAX, SESSION_KINDS_MAX, SESSION_SLOTS_MAX
+from noetl.core.limits import FACTS_AT_ONCE_MAX, LOG_CHUNKS_AT_ONCE_MAX, SESSION_KINDS_MAX, SESSION_SLOTS_MAX
 
 
 class Document(BaseModel):
@@ -135,6 +135,8 @@ class SessionView(BaseModel):
     session_id: str
     lease_seconds: float
     heartbeat_seconds: float
+    store: str
+    """Where large payloads go; references to them name it."""
 
 
 class HeartbeatView(BaseModel):
@@ -226,6 +228,76 @@ class StoredView(Document):
     uri: str
     sha256: str
     bytes: int
+
+
+class ResultView(BaseModel):
+    """What is known of a step's result without reading it; rows and columns are those of its natural table."""
+
+    step: str
+    run: int
+    status: str
+    media_type: str | None
+    bytes: int
+    rows: int | None
+    columns: list[str] | None
+    problem: str | None = Field(description="why it cannot be read")
+
+
+class ResultsView(BaseModel):
+    results: list[ResultView]
+    total: int
+    next_offset: int | None
+
+
+class LogLineView(BaseModel):
+    """One line that a tool or user code said."""
+
+    at: str
+    stream: str = Field(description="`stdout` or `stderr` of user code, or `log`: a tool, or the engine")
+    step: str
+    task: str
+    row: int | None = Field(description="index in the loop, of a line that belongs to one row")
+    command_id: str
+    attempt: int = Field(description="of the command: it rises when a worker is lost or a task waits")
+    try_: int = Field(alias="try", description="how often the task was run in this attempt")
+    text: str
+
+
+class LogsView(BaseModel):
+    lines: list[LogLineView]
+    next_after: str = Field(description="`after` of the next request")
+    is_complete: bool = Field(description="the execution has ended, and nothing follows")
+
+
+class LogChunkBody(BaseModel):
+    """Lines of one attempt: base64 of a chunk as `content`, or the `reference` of a payload that holds one."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    execution_id: str
+    command_id: str
+    attempt: int
+    seq: int = Field(ge=0, le=2**31 - 1)
+    first_at_ms: int
+    last_at_ms: int
+    lines: int = Field(ge=0, le=2**31 - 1)
+    bytes: int = Field(ge=0, le=2**31 - 1)
+    content: str | None = None
+    reference: dict[str, Any] | None = None
+
+
+class LogChunksBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: str
+    chunks: list[LogChunkBody] = Field(max_length=LOG_CHUNKS_AT_ONCE_MAX)
+
+
+class LogChunksView(BaseModel):
+    """How many chunks were kept, and how many not: the session no longer holds their commands."""
+
+    kept: int
+    refused: int
 
 
 class SealedView(BaseModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,8 +11,13 @@ from noetl.engine.catalog import CatalogService
 from noetl.engine.credentials import CredentialService
 from noetl.engine.executions import ExecutionService
 from noetl.engine.frames import FrameService
+from noetl.engine.logs import LogBook
 from noetl.engine.payloads import Payloads
+from noetl.engine.reading.service import ResultService
+from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
+from noetl.ports.data.counters import Counted
+from noetl.ports.data.logs import LogSink
 from noetl.ports.data.payloads import LargePayloadStore
 from noetl.ports.queue import Queue
 from noetl.ports.secrets import SealedCredentials
@@ -36,6 +41,7 @@ class WorkParts:
     large: LargePayloadStore
     credentials: SealedCredentials
     frames: FrameService
+    logs: LogSink
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +52,15 @@ class ApiParts:
     service: ExecutionService
     credentials: CredentialService
     catalog: CatalogService
+    logs: LogBook
+    results: ResultService
+    traces: TraceService
     owner: Owner
     facts: Callable[[], Mapping[str, object]]
     not_ready: Callable[[], Awaitable[str | None]]
     on_stop: Callable[[], None]
+    counted: Callable[[], Iterable[Counted]]
+    """What `/metrics` shows."""
     only_reads: bool = False
     work: WorkParts | None = None
     """What workers of other processes need; None in a process that gives out no work."""

@@ -23,6 +23,8 @@ from noetl.core.errors import (
     PlaybookUnknown,
     Problem,
     RequestInvalid,
+    ResultNotTabular,
+    ResultUnknown,
     StageUnknown,
     Transient,
 )
@@ -39,9 +41,11 @@ CODES = {
     403: "forbidden",
     404: "not_found",
     405: "method_not_allowed",
+    406: "not_acceptable",
     409: "conflict",
     413: "too_large",
     415: "media_type_unsupported",
+    416: "range_not_satisfiable",
     422: "request_invalid",
     503: "unavailable",
 }
@@ -51,6 +55,8 @@ _STATUS: tuple[tuple[type[NoetlError], int], ...] = (
     (PlaybookUnknown, NOT_FOUND),
     (StageUnknown, NOT_FOUND),
     (PayloadMissing, NOT_FOUND),
+    (ResultUnknown, NOT_FOUND),
+    (ResultNotTabular, 406),
     (PlaybookInvalid, UNPROCESSABLE),
     (RequestInvalid, UNPROCESSABLE),
     (EnvelopeInvalid, UNPROCESSABLE),
@@ -61,9 +67,9 @@ _STATUS: tuple[tuple[type[NoetlError], int], ...] = (
 class Refusal(HTTPException):
     """A request that is refused before any error of the engine: a status, a stable code, a sentence."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, *, headers: Mapping[str, str] | None = None) -> None:
         self.code = code
-        super().__init__(status, detail)
+        super().__init__(status, detail, headers)
 
 
 def too_large(limit: int) -> Refusal:

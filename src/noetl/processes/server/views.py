@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.event import Event, envelope
@@ -82,6 +83,12 @@ def event_view(event: Event) -> dict[str, object]:
     for name in _IDS:
         if view.get(name) is not None:
             view[name] = str(view[name])
+    result: Any = view.get("result")
+    if result is not None and result["parent_ref"] is not None:
+        view["result"] = {**result, "parent_ref": _readable(result["parent_ref"])}
+    if "inputs" in event.meta:
+        inputs: Any = event.meta["inputs"]
+        view["meta"] = {**event.meta, "inputs": [_readable(one) for one in inputs]}
     view |= {
         "shard_id": event.shard_id,
         "position": event.position,
@@ -89,6 +96,11 @@ def event_view(event: Event) -> dict[str, object]:
         "ingest_time": event.ingest_time,
     }
     return view
+
+
+def _readable(named: Mapping[str, object]) -> dict[str, object]:
+    """What names a result, with its id as text."""
+    return {name: str(value) if name == "ref_id" else value for name, value in named.items()}
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -54,6 +54,14 @@ class IndexIn(msgspec.Struct, forbid_unknown_fields=True):
     bytes: int
 
 
+class HintIn(msgspec.Struct, forbid_unknown_fields=True):
+    """Where rows lie in the shared memory of a node; whoever follows it checks what is found there."""
+
+    node: str
+    name: str
+    until: str
+
+
 class ReferenceIn(msgspec.Struct, forbid_unknown_fields=True):
     kind: str
     uri: str
@@ -64,7 +72,9 @@ class ReferenceIn(msgspec.Struct, forbid_unknown_fields=True):
     row_count: int | None = None
     schema_digest: str | None = None
     compression: str | None = None
+    plain_bytes: int | None = None
     index: IndexIn | None = None
+    ipc: dict[str, HintIn] | None = None
 
 
 _facts = msgspec.json.Decoder(FactsIn)
@@ -150,7 +160,7 @@ def told_of(fact: FactIn, session: RemoteSession) -> Told:
         raise EnvelopeInvalid("execution_id must be a number as text")
     message = session.message(int(text), fact.command_id, fact.attempt)
     for place, reference in _references(fact):
-        _check_reference(place, reference, message)
+        check_reference(place, reference, message)
     return Told(
         fact.fact_id,
         Fact(
@@ -199,7 +209,7 @@ def _references(fact: FactIn) -> list[tuple[str, object]]:
     return found
 
 
-def _check_reference(place: str, document: object, message: CommandMessage) -> None:
+def check_reference(place: str, document: object, message: CommandMessage) -> None:
     """A reference that nobody could open, or that names what belongs to somebody else, never reaches the ledger."""
     try:
         reference = msgspec.convert(document, ReferenceIn)

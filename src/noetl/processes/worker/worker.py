@@ -11,8 +11,10 @@ import socket
 import uvloop
 
 from noetl.core.errors import NoetlError
+from noetl.processes.metrics.endpoint import listening, worker_app
+from noetl.processes.metrics.identity import RUNTIME, ProcessInfo
 from noetl.settings import Settings
-from noetl.wiring import RemoteWorker
+from noetl.wiring.worker import RemoteWorker
 
 log = logging.getLogger("noetl.worker")
 
@@ -23,7 +25,7 @@ def run_worker(settings: Settings, *, url: str, token: str | None, kinds: tuple[
     worker = RemoteWorker(settings, url=url, token=token, worker_id=worker_id, kinds=kinds)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(worker, settings.worker_grace_seconds))
+            runner.run(_observed(worker, settings, worker_id))
     except BaseExceptionGroup as group:
         cause = _innermost(group)
         if isinstance(cause, NoetlError):
@@ -37,6 +39,17 @@ def _innermost(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
+
+
+async def _observed(worker: RemoteWorker, settings: Settings, worker_id: str) -> None:
+    """With a listener for its numbers, if one is wanted."""
+    if settings.worker_metrics_port is None:
+        await _serve(worker, settings.worker_grace_seconds)
+        return
+    labels = {"worker_id": worker_id, "worker_pool": settings.worker_pool, "runtime": RUNTIME}
+    app = worker_app(lambda: (ProcessInfo("worker"), *worker.counted), labels, lambda: {"pid": os.getpid()})
+    async with listening(app, host=settings.worker_metrics_host, port=settings.worker_metrics_port):
+        await _serve(worker, settings.worker_grace_seconds)
 
 
 async def _serve(worker: RemoteWorker, grace_seconds: float) -> None:

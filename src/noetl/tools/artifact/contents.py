@@ -11,8 +11,10 @@ from noetl.core.codec import ordered_bytes
 from noetl.core.errors import EnvelopeInvalid, Failure, ToolFailed
 from noetl.core.expression import normalise
 from noetl.core.limits import RESULT_BYTES_MAX
+from noetl.ports.tool import Place
 
 JSON, TEXT, OCTETS = "application/json", "text/plain; charset=utf-8", "application/octet-stream"
+Parts = Mapping[Place, Mapping[str, object]]
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -55,7 +57,16 @@ def value_of(content: bytes, content_type: str | None = None) -> tuple[object, s
     return text, content_type or TEXT
 
 
+OURS = ("data", "uri", "size_bytes", "content_type")
+
+
 def shown(data: object, *, uri: str, size_bytes: int, content_type: str) -> dict[str, object]:
     """The result of a `get`: the keys of a mapping stand beside ours, and ours win."""
     own = dict(data) if isinstance(data, Mapping) else {}
     return {**own, "data": data, "uri": uri, "size_bytes": size_bytes, "content_type": content_type}
+
+
+def shown_parts(parts: Parts) -> Parts:
+    """Where the parts of the data stand in the result: below `data`, and beside our keys."""
+    found = {("data", *place): reference for place, reference in parts.items()}
+    return found | {place: one for place, one in parts.items() if place and place[0] not in OURS}

@@ -8,11 +8,11 @@ from urllib.parse import unquote, urlsplit
 
 from noetl.core.codec import parse_json
 from noetl.core.errors import Failure, ToolFailed
+from noetl.core.locator import SCHEME, is_ours
 from noetl.ports.tool import ToolCall
 
 ACTIONS = ("get", "put")
 NOETL, FILE = "noetl", "file"
-_OURS = "noetl://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ def request_of(call: ToolCall) -> Request:
         return Request(action=action, scheme=NOETL, reference=_reference(given["result_ref"]))
     uri = given.get("uri")
     if uri is None and action == "put":
-        uri = _OURS
+        uri = SCHEME
     if not isinstance(uri, str) or not uri:
         raise wrong("result_ref or uri is needed" if action == "get" else "uri must be text")
     if action == "put" and "data" not in given:
@@ -48,13 +48,14 @@ def request_of(call: ToolCall) -> Request:
     if scheme == FILE:
         path, data = _file(uri), given.get("data")
         return Request(action=action, scheme=FILE, uri=uri, path=path, data=data, is_compressed=is_compressed)
-    if scheme != NOETL:
-        message = f"artifact: there is no driver for {scheme or 'addresses without a scheme'}: use noetl:// or file://"
+    if not is_ours(uri):
+        named = scheme or "addresses without a scheme"
+        message = f"artifact: there is no driver for {named}: use {SCHEME} or file://"
         raise ToolFailed(Failure(kind="unsupported", message=message))
     if action == "get":
         return Request(action=action, scheme=NOETL, uri=uri, reference=uri)
-    if uri != _OURS:
-        raise wrong("a stored payload is named by its content: write uri: noetl://")
+    if uri != SCHEME:
+        raise wrong(f"a stored payload is named by its content: write uri: {SCHEME}")
     return Request(action=action, scheme=NOETL, uri=uri, data=given["data"], is_compressed=is_compressed)
 
 
@@ -66,13 +67,17 @@ def _reference(value: object) -> Mapping[str, object] | str:
         try:
             value = parse_json(value)
         except ValueError as error:
-            raise wrong("result_ref is no reference: it is neither a mapping nor a noetl:// address") from error
+            raise _no_reference() from error
     if isinstance(value, Mapping) and isinstance(value.get("_ref"), Mapping):
         # What stands for a body that was too large to hold.
         value = value["_ref"]
-    if isinstance(value, Mapping) or (isinstance(value, str) and value.startswith(_OURS)):
+    if isinstance(value, Mapping) or (isinstance(value, str) and is_ours(value)):
         return value
-    raise wrong("result_ref is no reference: it is neither a mapping nor a noetl:// address")
+    raise _no_reference()
+
+
+def _no_reference() -> ToolFailed:
+    return wrong(f"result_ref is no reference: it is neither a mapping nor a {SCHEME} address")
 
 
 def _file(uri: str) -> str:

@@ -1,27 +1,17 @@
-"""The body of an answer: read with a limit, decoded by its type, or streamed to where large bodies are kept."""
+"""The body of an answer as a value: JSON, text, or base64 of bytes."""
 
 from __future__ import annotations
 
 import base64
 import json
 import math
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-import aiohttp
 import msgspec
 
 from noetl.core.errors import Failure, ToolFailed
-from noetl.core.limits import (
-    HTTP_BODY_BYTES_IN_MEMORY_MAX,
-    HTTP_BODY_BYTES_MAX,
-    HTTP_MEDIA_TYPE_CHARS_MAX,
-    RESULT_BYTES_MAX,
-)
-from noetl.ports.tool import BodySink
-from noetl.tools.http.failures import storage_failure
 
-_OCTETS = "application/octet-stream"
+OCTETS = "application/octet-stream"
 _TEXT_SUBTYPES = frozenset(
     {"json", "xml", "javascript", "ecmascript", "yaml", "x-yaml", "toml", "sql", "graphql"}
     | {"x-www-form-urlencoded", "ndjson", "x-ndjson", "jsonl"}
@@ -63,96 +53,6 @@ def content_type(header: str) -> ContentType:
     return ContentType(media_type.strip().lower(), charset or "utf-8")
 
 
-# --- reading ---------------------------------------------------------------------------------------------
-
-
-class TooLarge(Exception):
-    """More bytes than may be held; `start` is what was read so far, perhaps nothing."""
-
-    def __init__(self, start: list[bytes]) -> None:
-        super().__init__()
-        self.start = start
-
-
-async def read_whole(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The body, decompressed, or TooLarge.  The limit counts what decompression made, not what was sent."""
-    if (response.content_length or 0) > bytes_max:
-        raise TooLarge([])
-    content = response.content
-    first = await content.readany()
-    if content.at_eof() and len(first) <= bytes_max:
-        return first
-    parts, size = [first], len(first)
-    while size <= bytes_max:
-        part = await content.readany()
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    raise TooLarge(parts)
-
-
-async def read_body(
-    response: aiohttp.ClientResponse, kind: ContentType, *, response_type: str, sink: BodySink | None
-) -> object:
-    """What `data` and `body` are."""
-    is_json = response_type == "json" or (response_type == "auto" and kind.is_json)
-    try:
-        content = await read_whole(response, RESULT_BYTES_MAX if is_json else HTTP_BODY_BYTES_IN_MEMORY_MAX)
-    except TooLarge as large:
-        if is_json:
-            raise ToolFailed(_too_large("JSON body", RESULT_BYTES_MAX)) from None
-        return await _keep(response, large.start, sink)
-    return decoded(content, kind, response_type=response_type)
-
-
-async def _keep(response: aiohttp.ClientResponse, start: list[bytes], sink: BodySink | None) -> dict[str, object]:
-    """Hand the body over without holding it; the value is its reference."""
-    if sink is None:
-        message = f"http: a body above {HTTP_BODY_BYTES_IN_MEMORY_MAX:,} bytes needs a store, and this worker has none"
-        raise ToolFailed(Failure(kind="storage_access", code="NO_STORE", message=message))
-    header = response.headers.get("Content-Type") or _OCTETS
-    media_type = header[:HTTP_MEDIA_TYPE_CHARS_MAX]
-    counted = _Counted(response, start)
-    try:
-        reference = await sink.keep(counted.chunks(), media_type=media_type)
-    except (aiohttp.ClientError, TimeoutError):
-        raise  # the server's doing, not the store's
-    except OSError as error:
-        raise ToolFailed(storage_failure(error)) from error
-    return {"_ref": dict(reference), "media_type": media_type, "bytes": counted.size}
-
-
-class _Counted:
-    """The rest of a body as it arrives; never more than a few chunks are held."""
-
-    def __init__(self, response: aiohttp.ClientResponse, start: list[bytes]) -> None:
-        self._response = response
-        self._start = start
-        self.size = 0
-
-    async def chunks(self) -> AsyncIterator[bytes]:
-        start, self._start = self._start, []
-        start.reverse()
-        while start:
-            chunk = start.pop()
-            self.size += len(chunk)
-            yield chunk
-        async for chunk in self._response.content.iter_any():
-            self.size += len(chunk)
-            if self.size > HTTP_BODY_BYTES_MAX:
-                raise ToolFailed(_too_large("body", HTTP_BODY_BYTES_MAX))
-            yield chunk
-
-
-def _too_large(what: str, bytes_max: int) -> Failure:
-    message = f"http: the {what} has more than {bytes_max:,} bytes"
-    return Failure(kind="storage_quota", code="BODY_TOO_LARGE", message=message)
-
-
-# --- decoding --------------------------------------------------------------------------------------------
-
-
 def decoded(content: bytes, kind: ContentType, *, response_type: str) -> object:
     """Parsed JSON, text, or base64 of bytes.  Raises ToolFailed only when JSON was demanded and is not there."""
     if response_type == "json" or (response_type == "auto" and kind.is_json):
@@ -177,7 +77,7 @@ def decoded(content: bytes, kind: ContentType, *, response_type: str) -> object:
 def _guessed(content: bytes, kind: ContentType) -> object:
     """`auto` without a JSON type: JSON if it parses, else text, else base64."""
     is_text = kind.is_text
-    if not is_text and kind.media_type in ("", _OCTETS):
+    if not is_text and kind.media_type in ("", OCTETS):
         is_text = _is_utf8(content)
     if not is_text:
         return base64.b64encode(content).decode("ascii")
@@ -213,7 +113,7 @@ def parsed(content: bytes, charset: str = "utf-8") -> object:
         text = text_of(content, "utf-8-sig" if charset == "utf-8" else charset)
     try:
         value = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
-        return _storable(value) if "\\u" in text else value
+        return storable(value) if "\\u" in text else value
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
@@ -223,12 +123,12 @@ def _finite(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _storable(value: object) -> object:
+def storable(value: object) -> object:
     """Half of a surrogate pair is no text that can be stored."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, list):
-        return [_storable(item) for item in value]
+        return [storable(item) for item in value]
     if isinstance(value, dict):
-        return {str(_storable(key)): _storable(item) for key, item in value.items()}
+        return {str(storable(key)): storable(item) for key, item in value.items()}
     return value

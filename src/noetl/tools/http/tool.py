@@ -9,8 +9,8 @@ from time import monotonic
 import aiohttp
 
 from noetl.core.errors import ToolFailed
-from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
-from noetl.tools.http.body import content_type, read_body
+from noetl.ports.tool import Place, ToolCall, ToolResult, ToolSettings
+from noetl.tools.http.body import content_type
 from noetl.tools.http.exchange import Exchange
 from noetl.tools.http.failures import (
     refused_failure,
@@ -19,6 +19,7 @@ from noetl.tools.http.failures import (
     transport_failure,
 )
 from noetl.tools.http.policy import AddressPolicy, AddressRefused
+from noetl.tools.http.reading import Body, read_body
 from noetl.tools.http.request import HttpRequest, read_request
 from noetl.tools.http.sessions import Resolve, Sessions, system_resolve
 
@@ -68,16 +69,21 @@ class HttpTool:
                 try:
                     body = await read_body(response, kind, response_type=request.response_type, sink=call.sink)
                 except ToolFailed as error:
-                    body, failure = error.data, failure or error.failure
+                    body, failure = Body(error.data), failure or error.failure
         value = {
             "status_code": status,
             "headers": headers,
             "url": str(exchange.url),
             "elapsed": round(monotonic() - started, 6),
-            "data": body,
-            "body": body,
+            "data": body.value,
+            "body": body.value,
         }
-        return ToolResult(value=value, failure=failure, facts={"http": {"status": status, "headers": headers}})
+        # Both names of a body that is stored on its own lead to the same payload.
+        parts: dict[Place, Mapping[str, object]] = {}
+        if body.reference is not None:
+            parts = {("data",): body.reference, ("body",): body.reference}
+        facts = {"http": {"status": status, "headers": headers}}
+        return ToolResult(value=value, parts=parts, failure=failure, facts=facts)
 
 
 def flat_headers(headers: Mapping[str, str]) -> dict[str, str]:

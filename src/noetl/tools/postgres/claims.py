@@ -23,12 +23,12 @@ from noetl.tools.postgres.failures import (
     unreadable_failure,
     unsupported_failure,
 )
-from noetl.tools.postgres.params import Bound, ParamsInvalid
 from noetl.tools.postgres.pools import Pool, Pools
 from noetl.tools.postgres.request import read_request
 from noetl.tools.postgres.results import Result, run_one
-from noetl.tools.postgres.split import first_word
 from noetl.tools.postgres.target import credential_of
+from noetl.tools.sql.params import Bound, ParamsInvalid
+from noetl.tools.sql.split import first_word
 
 
 def _statements_in(file: str) -> dict[str, str]:

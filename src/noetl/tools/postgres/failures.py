@@ -5,6 +5,7 @@ A message names the server by host, port and database, and never says more about
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 
@@ -99,6 +100,13 @@ def timeout_failure(seconds: float, *, number: int) -> Failure:
     """Our own time limit: the statement was cancelled at the server."""
     message = f"statement {number} was cancelled after {seconds:g} s, the time limit of the task"
     return _made("timeout", message, sqlstate=QUERY_CANCELLED, details={"statement": number})
+
+
+def storage_failure(error: OSError) -> Failure:
+    is_full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    what = "there is no space for the rows" if is_full else "the rows could not be stored"
+    kind, code = ("storage_quota", "NO_SPACE") if is_full else ("storage_access", "STORE_FAILED")
+    return _made(kind, f"the statement was carried out, but {what}", code=code, error=error)
 
 
 def pg_facts(failure: Failure | None) -> dict[str, object]:

@@ -1,7 +1,4 @@
-"""Bound values: placeholders become `$n`, and a value becomes what the server wants for its type.  Pure.
-
-Three ways to write a placeholder: `$1`, `%s` (a list) and `%(name)s` or `:name` (a mapping).  Nothing inside strings,
-quoted names and comments is one.
+"""Bound values: a value becomes what the server wants for its type.  Pure.
 
 The server says which type each `$n` has.  A value that is of that type already is sent as it is.  Any other is sent as
 text and read by the server, exactly as a quoted literal in the statement would be: `"2024-02-29"` for a date,
@@ -18,19 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from noetl.core.expression import to_text
-from noetl.tools.postgres.split import PLAIN, WITH_PLACEHOLDERS, tokens
-
-
-class ParamsInvalid(ValueError):
-    """Statement and `params` do not fit together; the text says how."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """A statement with `$1`…`$n` and its values."""
-
-    text: str
-    values: tuple[object, ...] = ()
+from noetl.tools.sql.params import Bound, ParamsInvalid, check_count
+from noetl.tools.sql.split import PLAIN, tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,73 +28,6 @@ class ParameterType:
     is_array: bool
 
 
-def bind(text: str, params: object) -> Bound:
-    """The statement as the server takes it.  Raises ParamsInvalid."""
-    if isinstance(params, Mapping):
-        return _bind_mapping(text, params)
-    if isinstance(params, list | tuple):
-        return _bind_list(text, params)
-    raise ParamsInvalid(f"params must be a list or a mapping, not {type(params).__name__}")
-
-
-def _bind_list(text: str, params: Sequence[object]) -> Bound:
-    numbers = [int(text[start + 1 : end]) for kind, start, end in tokens(text) if kind == "parameter"]
-    if numbers:
-        _check_count(max(numbers), len(params), "$n")
-        return Bound(text, tuple(params))
-    count = 0
-
-    def replace(placeholder: str) -> str | None:
-        nonlocal count
-        if placeholder != "%s":
-            return None
-        count += 1
-        return f"${count}"
-
-    bound = _replaced(text, replace)
-    _check_count(count, len(params), "%s")
-    return Bound(bound, tuple(params))
-
-
-def _check_count(used: int, given: int, written: str) -> None:
-    if used != given:
-        raise ParamsInvalid(f"the statement has {used} placeholders ({written}), params has {given} values")
-
-
-def _bind_mapping(text: str, params: Mapping[object, object]) -> Bound:
-    order: dict[str, int] = {}
-
-    def replace(placeholder: str) -> str | None:
-        if placeholder == "%s":
-            raise ParamsInvalid("params is a mapping, so placeholders are %(name)s or :name, not %s")
-        name = placeholder[1:] if placeholder[0] == ":" else placeholder[2:-2]
-        if name not in params:
-            raise ParamsInvalid(f"params has no value for {placeholder}")
-        return f"${order.setdefault(name, len(order) + 1)}"
-
-    bound = _replaced(text, replace)
-    if not order and any(kind == "parameter" for kind, _, _ in tokens(text)):
-        raise ParamsInvalid("params is a mapping, so placeholders are %(name)s or :name, not $n")
-    return Bound(bound, tuple(params[name] for name in order))
-
-
-def _replaced(text: str, replace: Callable[[str], str | None]) -> str:
-    """The text with its placeholders replaced.  `%%` is a `%` only where `%` begins placeholders at all."""
-    found = [(kind, start, end) for kind, start, end in tokens(text, WITH_PLACEHOLDERS) if kind in ("colon", "percent")]
-    has_percent = any(kind == "percent" and text[start:end] != "%%" for kind, start, end in found)
-    pieces: list[str] = []
-    seen = 0
-    for _, start, end in found:
-        placeholder = text[start:end]
-        new = ("%" if has_percent else None) if placeholder == "%%" else replace(placeholder)
-        if new is not None:
-            pieces += (text[seen:start], new)
-            seen = end
-    return "".join((*pieces, text[seen:]))
-
-
-# --- values ----------------------------------------------------------------------------------------------
-
 _FLOAT_BITS = 53
 _TEXTS = frozenset(("text", "varchar", "bpchar", "name", "unknown", "citext"))
 _JSONS = frozenset(("json", "jsonb"))
@@ -116,7 +35,7 @@ _JSONS = frozenset(("json", "jsonb"))
 
 def fitted(bound: Bound, types: Sequence[ParameterType]) -> tuple[Bound, bool]:
     """The statement with values of the types that the server named; and whether its text had to change for it."""
-    _check_count(len(types), len(bound.values), "$n")
+    check_count(len(types), len(bound.values), "$n")
     values: list[object] = []
     casts: dict[int, str] = {}
     for number, (value, type_) in enumerate(zip(bound.values, types, strict=True), 1):

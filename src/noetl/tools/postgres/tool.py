@@ -10,9 +10,10 @@ from noetl.core.errors import Failure, ToolFailed
 from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
 from noetl.tools.postgres.claims import PostgresClaims
 from noetl.tools.postgres.failures import pg_facts
+from noetl.tools.postgres.notices import notices
 from noetl.tools.postgres.pools import Pools
 from noetl.tools.postgres.request import read_request
-from noetl.tools.postgres.results import Result, run_all, value_of
+from noetl.tools.postgres.results import Results, run_all
 from noetl.tools.postgres.target import credential_of
 
 
@@ -32,23 +33,28 @@ class PostgresTool(PostgresClaims):
 
     async def run(self, call: ToolCall) -> ToolResult:
         until = asyncio.get_running_loop().time() + call.timeout_seconds
-        results: list[Result] = []
+        results = Results(call.tables, is_row=call.is_row)
         failure: Failure | None = None
         try:
             request = read_request(call.fields, None if call.script is None else call.script.text)
             credential = credential_of(call.auth, call.fields.get("auth") or call.fields.get("credential"))
             pool = self._pools.of(credential, tenant_id=call.tenant_id, organization_id=call.organization_id)
             async with pool.connection(until) as connection:
-                failure = await run_all(
-                    connection,
-                    request,
-                    results,
-                    until=until,
-                    timeout_seconds=call.timeout_seconds,
-                    place=pool.place,
-                )
+                with notices(connection, call.log):
+                    failure = await run_all(
+                        connection,
+                        request,
+                        results,
+                        until=until,
+                        timeout_seconds=call.timeout_seconds,
+                        place=pool.place,
+                    )
         except ToolFailed as error:
             failure = error.failure
+        is_failed = failure is not None
         return ToolResult(
-            value=value_of(results, is_failed=failure is not None), failure=failure, facts=pg_facts(failure)
+            value=results.value(is_failed=is_failed),
+            parts=results.parts(is_failed=is_failed),
+            failure=failure,
+            facts=pg_facts(failure),
         )

@@ -1,16 +1,14 @@
 """Values of the server as plain JSON data (dsl §8.6).
 
 Times are read as the numbers that the server sends, not as Python objects: `infinity`, 24:00 and years before Christ
-have no Python object, and one such row must not fail a query.
+have no Python object, and one such row must not fail a query.  Each has a class of its own, so that it is known what
+a number inside an array or a row means, and text is made of it only for whoever wants text.
 """
 
 from __future__ import annotations
 
 import datetime
 import ipaddress
-import json
-import math
-import re
 import struct
 import uuid
 from base64 import b64encode
@@ -21,17 +19,55 @@ from typing import Any
 import asyncpg
 
 from noetl.core.expression import normalise
+from noetl.core.results.plain import finite, interval_text, json_value, number_of, short_float
 
 _EPOCH_ORDINAL = datetime.date(2000, 1, 1).toordinal()
 _ORDINAL_MAX = datetime.date.max.toordinal()
 _CYCLE_DAYS, _CYCLE_YEARS = 146_097, 400
 _DAY = 86_400_000_000
-_INFINITIES = {
-    "date": {(2**31 - 1,): "infinity", (-(2**31),): "-infinity"},
-    "timestamp": {(2**63 - 1,): "infinity", (-(2**63),): "-infinity"},
-}
-_NUMBER_DIGITS_MAX = 400
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_DATES = {2**31 - 1: "infinity", -(2**31): "-infinity"}
+_MOMENTS = {2**63 - 1: "infinity", -(2**63): "-infinity"}
+
+
+class Days(int):
+    """A `date`: days since 2000-01-01."""
+
+    __slots__ = ()
+
+
+class Moment(int):
+    """A `timestamp`: microseconds since 2000-01-01."""
+
+    __slots__ = ()
+
+
+class ZonedMoment(int):
+    """A `timestamptz`: microseconds since 2000-01-01 in UTC."""
+
+    __slots__ = ()
+
+
+class Clock(int):
+    """A `time`: microseconds since midnight, which may be those of 24:00."""
+
+    __slots__ = ()
+
+
+class Interval(tuple[int, int, int]):
+    """An `interval`: months, days, microseconds."""
+
+    __slots__ = ()
+
+
+class Float4(float):
+    __slots__ = ()
+
+
+class Json(bytes):
+    """A `json` or `jsonb` as it was written."""
+
+    __slots__ = ()
+
 
 # --- times -----------------------------------------------------------------------------------------------
 
@@ -62,129 +98,50 @@ def _zone_text(seconds_west: int) -> str:
     return f"{text}:{seconds:02d}" if seconds else text
 
 
-def _date(sent: tuple[int]) -> str:
-    return _INFINITIES["date"].get(sent) or _date_text(sent[0])
+def _date(days: int) -> str:
+    return _DATES.get(days) or _date_text(days)
 
 
-def _timestamp(sent: tuple[int]) -> str:
-    if found := _INFINITIES["timestamp"].get(sent):
+def _timestamp(microseconds: int) -> str:
+    if found := _MOMENTS.get(microseconds):
         return found
-    days, microseconds = divmod(sent[0], _DAY)
-    return f"{_date_text(days)}T{_time_text(microseconds)}"
+    days, rest = divmod(microseconds, _DAY)
+    return f"{_date_text(days)}T{_time_text(rest)}"
 
 
-def _timestamptz(sent: tuple[int]) -> str:
-    return _INFINITIES["timestamp"].get(sent) or f"{_timestamp(sent)}+00:00"
+def _timestamptz(microseconds: int) -> str:
+    return _MOMENTS.get(microseconds) or f"{_timestamp(microseconds)}+00:00"
 
 
-def _interval(sent: tuple[int, int, int]) -> str:
-    """ISO 8601, which keeps months, days and seconds apart; the server reads it back."""
-    months, days, microseconds = sent
-    sign = -1 if microseconds < 0 else 1
-    seconds, fraction = divmod(abs(microseconds), 1_000_000)
-    date = [
-        (_sign(months) * (abs(months) // 12), "Y"),
-        (_sign(months) * (abs(months) % 12), "M"),
-        (days, "D"),
-    ]
-    time = [(sign * (seconds // 3600), "H"), (sign * (seconds // 60 % 60), "M")]
-    text = "P" + "".join(f"{amount}{unit}" for amount, unit in date if amount)
-    clock = "".join(f"{amount}{unit}" for amount, unit in time if amount)
-    if seconds % 60 or fraction:
-        decimals = f".{fraction:06d}".rstrip("0") if fraction else ""
-        clock += f"{'-' if sign < 0 else ''}{seconds % 60}{decimals}S"
-    return text + (f"T{clock}" if clock else "") if clock or len(text) > 1 else "PT0S"
+def _interval(value: Interval) -> str:
+    return interval_text(*value)
 
 
-def _sign(amount: int) -> int:
-    return -1 if amount < 0 else 1
-
-
-# --- numbers and JSON ------------------------------------------------------------------------------------
-
-
-def _float4(sent: bytes) -> float | None:
-    """The shortest number that is this one: 1.1, not 1.100000023841858."""
-    (value,) = struct.unpack("!f", sent)
-    if not math.isfinite(value):
-        return None
-    for digits in (6, 7, 8, 9):
-        short = float(f"{value:.{digits}g}")
-        if _packs_to(short, sent):
-            return short
-    return float(value)
-
-
-def _packs_to(value: float, sent: bytes) -> bool:
-    try:
-        return struct.pack("!f", value) == sent
-    except OverflowError:
-        return False
-
-
-def _number(value: Decimal) -> object:
-    text = str(value)
-    if len(text) <= _NUMBER_DIGITS_MAX:
-        if text.lstrip("-").isdigit():
-            return int(text)
-        if "E" not in text:
-            return _finite(float(text))
-    return normalise(value)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
+# --- codecs ----------------------------------------------------------------------------------------------
 
 
 def _json(sent: bytes) -> object:
-    text = sent.decode()
-    try:
-        value = _DECODER.decode(text)
-    except ValueError:
-        # A number with thousands of digits, which Python refuses to read.
-        value = _PATIENT_DECODER.decode(text)
-    # Only the type json can hold half a character; jsonb refuses it.
-    return _whole_characters(value) if "\\u" in text and _SURROGATE.search(text) else value
-
-
-def _parsed_float(text: str) -> float | None:
-    return _finite(float(text))
-
-
-def _parsed_int(text: str) -> int | None:
-    return int(text) if len(text) <= _NUMBER_DIGITS_MAX else None
-
-
-_DECODER = json.JSONDecoder(parse_float=_parsed_float)
-_PATIENT_DECODER = json.JSONDecoder(parse_float=_parsed_float, parse_int=_parsed_int)
-
-
-def _whole_characters(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_whole_characters(item) for item in value]
-    if isinstance(value, dict):
-        return {_whole_characters(key): _whole_characters(item) for key, item in value.items()}
-    return value
+    return json_value(sent.decode())
 
 
 def _read_only(_value: object) -> Any:
     raise TypeError("values of this type are sent as text")
 
 
+_unpacked_float = struct.Struct("!f").unpack
+
 # Type, format, decoder, encoder.  A statement never gets a value of the types that are only read.
 _CODECS: tuple[tuple[str, str, Callable[[Any], object], Callable[[Any], Any]], ...] = (
-    ("date", "tuple", _date, _read_only),
-    ("timestamp", "tuple", _timestamp, _read_only),
-    ("timestamptz", "tuple", _timestamptz, _read_only),
-    ("time", "tuple", lambda sent: _time_text(sent[0]), _read_only),
+    ("date", "tuple", lambda sent: Days(sent[0]), _read_only),
+    ("timestamp", "tuple", lambda sent: Moment(sent[0]), _read_only),
+    ("timestamptz", "tuple", lambda sent: ZonedMoment(sent[0]), _read_only),
+    ("time", "tuple", lambda sent: Clock(sent[0]), _read_only),
     ("timetz", "tuple", lambda sent: _time_text(sent[0]) + _zone_text(sent[1]), _read_only),
-    ("interval", "tuple", _interval, _read_only),
-    ("float4", "binary", _float4, _read_only),
-    ("json", "binary", _json, lambda text: text.encode()),
+    ("interval", "tuple", Interval, _read_only),
+    ("float4", "binary", lambda sent: Float4(_unpacked_float(sent)[0]), _read_only),
+    ("json", "binary", Json, lambda text: text.encode()),
     # A binary jsonb begins with its version.
-    ("jsonb", "binary", lambda sent: _json(sent[1:]), lambda text: b"\x01" + text.encode()),
+    ("jsonb", "binary", lambda sent: Json(sent[1:]), lambda text: b"\x01" + text.encode()),
 )
 
 
@@ -200,10 +157,7 @@ Convert = Callable[[Any], object]
 
 # Plain as the driver gives them, or made plain by a codec.
 _PLAIN_TYPES = frozenset(
-    (
-        *("bool", "int2", "int4", "int8", "oid", "text", "varchar", "bpchar", "name", "xml", "money", "regclass"),
-        *(name for name, *_ in _CODECS),
-    )
+    ("bool", "int2", "int4", "int8", "oid", "text", "varchar", "bpchar", "name", "xml", "money", "regclass", "timetz")
 )
 
 
@@ -265,10 +219,17 @@ def _points(value: Any) -> object:
 
 
 _BY_CLASS: Mapping[type, Convert] = {
-    float: _finite,
-    Decimal: _number,
+    float: finite,
+    Decimal: number_of,
     bytes: lambda value: b64encode(value).decode("ascii"),
     dict: lambda value: value,
+    Days: _date,
+    Moment: _timestamp,
+    ZonedMoment: _timestamptz,
+    Clock: _time_text,
+    Interval: _interval,
+    Float4: short_float,
+    Json: _json,
     asyncpg.Record: lambda value: {key: plain(item) for key, item in value.items()},
     asyncpg.Range: _range_text,
     asyncpg.BitString: lambda value: value.as_string().replace(" ", ""),
@@ -282,8 +243,16 @@ _BY_CLASS: Mapping[type, Convert] = {
     ipaddress.IPv6Network: str,
 }
 _BY_TYPE: Mapping[str, Convert] = {
-    "float8": _finite,
-    "numeric": _number,
+    "date": _date,
+    "timestamp": _timestamp,
+    "timestamptz": _timestamptz,
+    "time": _time_text,
+    "interval": _interval,
+    "float4": short_float,
+    "float8": finite,
+    "json": _json,
+    "jsonb": _json,
+    "numeric": number_of,
     "char": lambda value: value.decode("utf-8", "replace"),
     "pg_lsn": lambda value: f"{value >> 32:X}/{value & 0xFFFFFFFF:X}",
 }

@@ -48,7 +48,9 @@ class Exchange:
         owner: CallOwner | None,
     ) -> Call:
         """Send rows to a free child.  Whatever goes wrong with them ends this child and nothing else."""
-        # Tickets may be guessed: what code could write ahead arrives while its own ticket is the current one.
+        # Tickets may be guessed: what code could write ahead arrives while its own ticket is the current one.  What it
+        # wrote to the pipe of its output is thrown away here, while nobody has a ticket.
+        child.output.receive()
         call = child.call = Call(rows, child=child, ticket=self._tickets, owner=owner)
         self._tickets += len(rows)
         self.requests_total += 1
@@ -103,6 +105,7 @@ class Exchange:
         if call is None:
             return
         self.lost(call)
+        child.output.receive()  # its last words
         for row in call.rows[call.answered :]:
             row.finish(failure, self._loop.time() - call.progress_at)
         self._close_call(call)
@@ -112,6 +115,9 @@ class Exchange:
     def answered(self, child: ChildLink, payload: bytes) -> None:
         call = child.call
         ticket, mark, seconds, needed_seconds = wire.read_prefix(payload)
+        if mark & wire.PRINTED:
+            mark ^= wire.PRINTED
+            child.output.receive()  # before its row is over
         if ticket == child.last_ticket:
             # A row had answered for itself, and this is our own answer for it: only the child is spoilt.
             self._spoil(child)

@@ -6,6 +6,8 @@ What arrives from a child is written by user code and not believed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -20,6 +22,7 @@ from typing import Any, Protocol
 from noetl.core.errors import Failure
 from noetl.tools.python import wire
 from noetl.tools.python.child.zygote import MESSAGE_BYTES_MAX, ZygoteSettings
+from noetl.tools.python.output import OUTPUT_PIPE_BYTES, OutputLink, TextSink
 
 Key = tuple[str, str]
 """Tenant and organization."""
@@ -28,12 +31,14 @@ Key = tuple[str, str]
 class Row:
     """One call of user code, and who waits for its answer."""
 
-    __slots__ = ("call", "fields", "future", "pid", "seconds", "was_lost")
+    __slots__ = ("call", "fields", "future", "log", "pid", "seconds", "was_lost")
 
-    def __init__(self, fields: bytes, future: asyncio.Future[bytes | Failure]) -> None:
+    def __init__(self, fields: bytes, future: asyncio.Future[bytes | Failure], log: TextSink | None = None) -> None:
         self.fields = fields
         """Its own part of the request, as JSON."""
         self.future = future
+        self.log = log
+        """Takes what it prints."""
         self.call: Call | None = None
         """The message it was sent with, from then until it is answered or taken back."""
         self.pid = 0
@@ -84,6 +89,10 @@ class Call:
         self.is_stalled = False
 
 
+Ends = tuple[socket.socket, int, int]
+"""Ours of the connection to a child, the counter of its permits, and ours of the pipe of its output."""
+
+
 class ChildLink:
     """The worker's view of one child."""
 
@@ -101,6 +110,7 @@ class ChildLink:
         "key",
         "last_ticket",
         "number",
+        "output",
         "pid",
         "tasks",
     )
@@ -108,7 +118,7 @@ class ChildLink:
     def __init__(
         self,
         number: int,
-        ends: tuple[socket.socket, int],
+        ends: Ends,
         *,
         loop: asyncio.AbstractEventLoop,
         on_answer: Callable[[ChildLink, bytes], None],
@@ -124,12 +134,13 @@ class ChildLink:
         self.is_dying = False
         self.is_spent = False
         """Not to be used for another call."""
-        self._socket, self._permits = ends
+        self._socket, self._permits, output = ends
         self._loop = loop
         self._on_answer = on_answer
         self._on_lost = on_lost
         self._reader = wire.FrameReader()
         self._unsent = memoryview(b"")
+        self.output = OutputLink(output, loop=loop, on_text=self._printed)
         self._socket.setblocking(False)
         loop.add_reader(self._socket.fileno(), self.receive)
 
@@ -173,8 +184,19 @@ class ChildLink:
             if len(data) < size:
                 return
 
+    def _printed(self, ticket: int, stream: str, seconds: float, text: str) -> None:
+        """Text of a row that is running, or was when the child printed it.  What comes under another ticket is late, or
+        written by user code itself, and belongs to nobody."""
+        call = self.call
+        place = -1 if call is None else ticket - call.ticket
+        if call is not None and call.answered <= place < len(call.rows):
+            log = call.rows[place].log
+            if log is not None:
+                log(text, stream=stream, at=seconds)
+
     def close(self) -> None:
         self._hang_up()
+        self.output.close()
         if self._permits >= 0:
             os.close(self._permits)
             self._permits = -1
@@ -249,26 +271,32 @@ class ZygoteLink:
         self._control.setblocking(False)
         loop.add_reader(self._control.fileno(), self._receive)
 
-    def fork(self, number: int) -> tuple[socket.socket, int] | None:
-        """Our end of the connection to a new child and the counter of its permits, if there can be one."""
+    def fork(self, number: int) -> Ends | None:
+        """What connects us to a new child, if there can be one."""
+        opened: list[int] = []
         try:
             permits = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError:
-            return None  # no descriptors left
-        try:
+            opened.append(permits)
+            output, theirs_output = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+            opened += output, theirs_output
             ours, theirs = socket.socketpair()
         except OSError:
-            os.close(permits)
+            _close_all(opened)
+            return None  # no descriptors left
+        with contextlib.suppress(OSError):  # a small pipe is a pipe too
+            fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, OUTPUT_PIPE_BYTES)
+        message, given = json.dumps({"fork": number}).encode(), [theirs.fileno(), permits, theirs_output]
+        try:
+            socket.send_fds(self._control, [message], given)
+        except OSError:
+            _close_all(opened)
+            ours.close()
+            self.kill_itself()  # it is gone or stuck
             return None
-        with theirs:
-            try:
-                socket.send_fds(self._control, [json.dumps({"fork": number}).encode()], [theirs.fileno(), permits])
-            except OSError:
-                os.close(permits)
-                ours.close()
-                self.kill_itself()  # it is gone or stuck
-                return None
-        return ours, permits
+        finally:
+            theirs.close()
+        os.close(theirs_output)
+        return ours, permits, output
 
     def kill(self, number: int) -> None:
         try:
@@ -317,6 +345,11 @@ class ZygoteLink:
                 self._on_lost()
                 return
             self._on_message(json.loads(message))
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

@@ -19,6 +19,7 @@ from noetl.core.expression import pack, plain
 from noetl.tools.python import wire
 from noetl.tools.python.child.namespace import needs_context
 from noetl.tools.python.links import ChildLink, Key, Row
+from noetl.tools.python.output import TextSink
 from noetl.tools.python.roster import PoolStats, Roster, RosterSettings
 from noetl.tools.python.rows import RowQueues
 
@@ -48,6 +49,12 @@ class PythonTask:
     """Counted from the moment a child takes the task, without the time in the queue."""
     filename: str
     """Shown in tracebacks."""
+    landing: str | None = None
+    """A folder for what does not go through the connection; without it everything does."""
+    shared: tuple[str, str, int] | None = None
+    """A better place for tables: a folder, what names in it begin with, and where a stream starts."""
+    tables: Mapping[str, object] | None = None
+    """Tables in `input`, where null stands for them: as what, and where they are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +62,15 @@ class TaskOutcome:
     value: object
     failure: Failure | None
     traceback: str | None
-    stdout: str
-    """What the code wrote to its standard output and error, the beginning of it."""
-    stdout_truncated_chars: int
+    dropped_chars: int
+    """How much of what the code printed was lost, because it printed faster than this process read."""
     pid: int
     """The child; 0 when the task reached none."""
     seconds: float
     left_behind: str | None
     """What the code left behind, so that its child cannot be used again."""
+    landed: list[Any]
+    """Parts of the value that are files in the landing folder, as the child says."""
 
 
 class ChildPool:
@@ -107,12 +115,28 @@ class ChildPool:
             return PoolStats()
         return self._roster.stats(rows_waiting=self._rows.waiting)
 
-    async def run(self, task: PythonTask, *, tenant: str = "default", organization: str = "default") -> TaskOutcome:
-        """Run user code in a child.  Failures of the code are in the outcome; nothing is raised for them."""
-        request = {"kind": "run", "filename": task.filename, **_own_fields(task), **_common_fields(task)}
-        return await self._call(task.code, request, task.timeout_seconds, (tenant, organization))
+    async def run(
+        self,
+        task: PythonTask,
+        *,
+        tenant: str = "default",
+        organization: str = "default",
+        log: TextSink | None = None,
+    ) -> TaskOutcome:
+        """Run user code in a child.  Failures of the code are in the outcome; nothing is raised for them.
 
-    async def run_row(self, task: PythonTask, *, tenant: str = "default", organization: str = "default") -> TaskOutcome:
+        What it prints goes to `log` while it runs, and all of it before this returns."""
+        request = {"kind": "run", "filename": task.filename, **_own_fields(task), **_common_fields(task)}
+        return await self._call(task.code, request, task.timeout_seconds, (tenant, organization), log)
+
+    async def run_row(
+        self,
+        task: PythonTask,
+        *,
+        tenant: str = "default",
+        organization: str = "default",
+        log: TextSink | None = None,
+    ) -> TaskOutcome:
         """Like `run`, for one of many equal tasks that are under way at the same time: they share messages."""
         _roster, rows = self._started()
         common = _common_fields(task)
@@ -123,7 +147,7 @@ class ChildPool:
         except _UNSENDABLE as error:
             return _unsent(error)
         group = rows.group(((tenant, organization), task.code, task.timeout_seconds, task.filename, more))
-        row = Row(fields, rows.loop.create_future())
+        row = Row(fields, rows.loop.create_future(), log)
         group.add(row)
         try:
             return _outcome(await row.future, row)
@@ -163,13 +187,20 @@ class ChildPool:
             self._roster.fill()
         return self._roster, self._rows
 
-    async def _call(self, code: str, request: dict[str, object], timeout_seconds: float, key: Key) -> TaskOutcome:
+    async def _call(
+        self,
+        code: str,
+        request: dict[str, object],
+        timeout_seconds: float,
+        key: Key,
+        log: TextSink | None = None,
+    ) -> TaskOutcome:
         roster, rows = self._started()
         try:
             sized = wire.sized(wire.with_length(code), wire.text(_encode(request)))
         except _UNSENDABLE as error:
             return _unsent(error)
-        row = Row(b"", rows.loop.create_future())
+        row = Row(b"", rows.loop.create_future(), log)
         child = await roster.acquire(key)
         if not isinstance(child, ChildLink):
             return _outcome(child, row)
@@ -188,6 +219,8 @@ def _own_fields(task: PythonTask) -> dict[str, object]:
         fields["names"] = task.names
     if task.context and needs_context(task.code):
         fields["context"] = task.context
+    if task.tables is not None:
+        fields["tables"] = task.tables
     return fields
 
 
@@ -197,6 +230,10 @@ def _common_fields(task: PythonTask) -> dict[str, object]:
         fields["libs"] = task.libs
     if task.env:
         fields["env"] = task.env
+    if task.landing is not None:
+        fields["landing"] = task.landing
+    if task.shared is not None:
+        fields["shared"] = task.shared
     return fields
 
 
@@ -223,11 +260,11 @@ def _outcome(answer: bytes | Failure, row: Row | None) -> TaskOutcome:
         value=reply.get("value"),
         failure=failure,
         traceback=reply.get("traceback"),
-        stdout=reply.get("stdout", ""),
-        stdout_truncated_chars=reply.get("dropped", 0),
+        dropped_chars=reply.get("dropped", 0),
         pid=row.pid if row is not None else 0,
         seconds=row.seconds if row is not None else 0.0,
         left_behind=reply.get("left_behind"),
+        landed=reply.get("landed", []),
     )
 
 
@@ -235,9 +272,9 @@ _MEMBERS: dict[str, tuple[type, ...]] = {
     "value": (object,),
     "failure": (dict,),
     "traceback": (str, type(None)),
-    "stdout": (str,),
     "dropped": (int,),
     "left_behind": (str,),
+    "landed": (list,),
 }
 
 

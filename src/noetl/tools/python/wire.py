@@ -7,7 +7,9 @@ rows with many frames, each written before the next row begins.
 from __future__ import annotations
 
 import json
+import select
 import struct
+from collections.abc import Iterator
 
 from noetl.core import limits
 
@@ -32,14 +34,22 @@ READ_BYTES_OF_LARGE = 1024 * 1024
 REUSABLE = 0x2B
 SPENT = 0x2D
 RETURNED = 0x3D
+# Added to it: the task printed something, and all of that is in the pipe by now.
+PRINTED = 0x80
 
 _LENGTH = struct.Struct("!I")
 _TICKET = struct.Struct("!Q")
 _ANSWER = struct.Struct("!QBII")
+_OUTPUT = struct.Struct("!QBdH")
 _MICROSECONDS_MAX = 2**32 - 1
 _decode_json = json.JSONDecoder().decode
 
 ANSWER_PREFIX_BYTES = _ANSWER.size
+
+# Printed text goes through a pipe of its own, in records that the kernel takes in one piece.
+STDOUT, STDERR = 1, 2
+OUTPUT_TEXT_BYTES_MAX = select.PIPE_BUF - _OUTPUT.size
+GAP = "…"
 
 
 class FrameInvalid(ValueError):
@@ -115,6 +125,34 @@ def decode(payload: bytes | bytearray | memoryview) -> object:
         return _decode_json(str(payload, "utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise FrameInvalid(f"the payload is not JSON we can read: {error}") from error
+
+
+# --- printed text ----------------------------------------------------------------------------------------
+
+
+def output_record(ticket: int, stream: int, seconds: float, text: str) -> bytes:
+    """At most OUTPUT_TEXT_BYTES_MAX of text, and when it was printed by the clock that all processes share."""
+    content = text.encode("utf-8", "replace")
+    return _OUTPUT.pack(ticket, stream, seconds, len(content)) + content
+
+
+def output_records(data: bytearray) -> Iterator[tuple[int, int, float, str]]:
+    """Ticket, stream, seconds and text of the records that are complete, which are taken out.  Raises FrameInvalid for
+    what is none: user code wrote to the pipe itself."""
+    start = 0
+    try:
+        while len(data) - start >= _OUTPUT.size:
+            ticket, stream, seconds, size = _OUTPUT.unpack_from(data, start)
+            if stream not in (STDOUT, STDERR) or size > OUTPUT_TEXT_BYTES_MAX:
+                raise FrameInvalid("this is no printed text")
+            end = start + _OUTPUT.size + size
+            if end > len(data):
+                break
+            text = data[start + _OUTPUT.size : end].decode("utf-8", "replace")
+            start = end
+            yield ticket, stream, seconds, text
+    finally:
+        del data[:start]
 
 
 class FrameReader:

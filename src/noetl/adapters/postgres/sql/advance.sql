@@ -118,7 +118,7 @@ opened_out AS (
 
 -- part: payloads
 -- With any fence that held: a payload too many is garbage, one too few would be a dangling reference.
--- Equal content put twice is one object: the conflict on the content address is the success case.
+-- Equal content put twice is one object, and renewed by the rule that `append.sql` tells.
 payload_out AS (
     INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
     SELECT t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
@@ -126,7 +126,11 @@ payload_out AS (
                 :payload_media_types::text[], :payload_contents::bytea[])
         AS t(tenant_id, organization_id, sha256, media_type, content)
     WHERE EXISTS (SELECT 1 FROM moved)
-    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+      AND NOT EXISTS (
+        SELECT 1 FROM noetl.payload AS kept
+        WHERE kept.tenant_id = t.tenant_id AND kept.organization_id = t.organization_id AND kept.sha256 = t.sha256
+          AND kept.renewed_at > clock_timestamp() - interval '1 hour')
+    ON CONFLICT (tenant_id, organization_id, sha256) DO UPDATE SET renewed_at = clock_timestamp()
 )
 
 -- part: payloads_one
@@ -135,8 +139,12 @@ payload_out AS (
     SELECT :payload_tenant::text, :payload_organization::text, :payload_digest::text, :payload_media_type::text,
            :payload_content::bytea
     FROM moved
-    -- Equal content put twice is one object: the conflict on the content address is the success case.
-    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+    WHERE NOT EXISTS (
+        SELECT 1 FROM noetl.payload AS kept
+        WHERE kept.tenant_id = :payload_tenant::text AND kept.organization_id = :payload_organization::text
+          AND kept.sha256 = :payload_digest::text AND kept.renewed_at > clock_timestamp() - interval '1 hour')
+    -- Equal content put twice is one object, and renewed by the rule that `append.sql` tells.
+    ON CONFLICT (tenant_id, organization_id, sha256) DO UPDATE SET renewed_at = clock_timestamp()
 )
 
 -- part: queue

@@ -112,16 +112,25 @@ WITH event_in AS (
 
 -- part: payloads
 -- Only with an event of their offer: what a refused offer carries is not kept.
--- Equal content put twice is one object: the conflict on the content address is the success case.
+-- Equal content put twice is one object: the conflict on the content address is the success case.  What was put lately
+-- is left alone, so that reuse costs no write and no lock; anything older is renewed under its lock.  Otherwise a
+-- collector, for which nothing named it, could delete it between our look and our commit.
 payload_out AS (
     INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
-    SELECT t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
+    -- Two offers may carry the same; all writers have the same order and cannot deadlock.
+    SELECT DISTINCT ON (t.tenant_id COLLATE "C", t.organization_id COLLATE "C", t.sha256 COLLATE "C")
+           t.tenant_id, t.organization_id, t.sha256, t.media_type, t.content
     FROM unnest(:payload_offers::integer[], :payload_tenants::text[], :payload_organizations::text[],
                 :payload_digests::text[], :payload_media_types::text[], :payload_contents::bytea[])
         AS t(offer, tenant_id, organization_id, sha256, media_type, content)
     WHERE t.offer = ANY (ARRAY(
         SELECT j.offer FROM judged AS j WHERE NOT EXISTS (SELECT 1 FROM skipped AS s WHERE s.n = j.n)))
-    ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+      AND NOT EXISTS (
+        SELECT 1 FROM noetl.payload AS kept
+        WHERE kept.tenant_id = t.tenant_id AND kept.organization_id = t.organization_id AND kept.sha256 = t.sha256
+          AND kept.renewed_at > clock_timestamp() - interval '1 hour')
+    ORDER BY t.tenant_id COLLATE "C", t.organization_id COLLATE "C", t.sha256 COLLATE "C"
+    ON CONFLICT (tenant_id, organization_id, sha256) DO UPDATE SET renewed_at = clock_timestamp()
 )
 
 -- part: end

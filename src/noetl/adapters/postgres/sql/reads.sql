@@ -38,10 +38,14 @@ SELECT content, media_type FROM noetl.payload
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text AND sha256 = :sha256::text
 
 -- name: put_payload
--- Equal content put twice is one object: the conflict on the content address is the success case.
+-- Equal content put twice is one object, and renewed by the rule that `append.sql` tells.
 INSERT INTO noetl.payload (tenant_id, organization_id, sha256, media_type, content)
-VALUES (:tenant_id::text, :organization_id::text, :sha256::text, :media_type::text, :content::bytea)
-ON CONFLICT (tenant_id, organization_id, sha256) DO NOTHING
+SELECT :tenant_id::text, :organization_id::text, :sha256::text, :media_type::text, :content::bytea
+WHERE NOT EXISTS (
+    SELECT 1 FROM noetl.payload AS kept
+    WHERE kept.tenant_id = :tenant_id::text AND kept.organization_id = :organization_id::text
+      AND kept.sha256 = :sha256::text AND kept.renewed_at > clock_timestamp() - interval '1 hour')
+ON CONFLICT (tenant_id, organization_id, sha256) DO UPDATE SET renewed_at = clock_timestamp()
 
 -- name: waiting_commands
 -- Only a look: the claim itself is an event, guarded by the shard's fence, so no row lock is held over the work.

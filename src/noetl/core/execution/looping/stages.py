@@ -7,6 +7,7 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.event import Event
+from noetl.core.execution import lineage
 from noetl.core.execution.lifecycle import limited, unawaited
 from noetl.core.execution.state import (
     Claim,
@@ -64,7 +65,9 @@ def opening(state: ExecutionState, event: Event) -> Changes:
     step, run = str(meta["step"]), integer(meta["run"])
     if step in state.loop_state:
         return {}
-    stage = Stage(stage_id=f"{step}#{run}", step=step, run=run, parents=_names(meta.get("parents")))
+    parents = _names(meta.get("parents"))
+    lead = lineage.led_by(state, parents)
+    stage = Stage(stage_id=f"{step}#{run}", step=step, run=run, parents=parents, parent_ref=lead)
     return {
         **entered(state, step, run, closing=meta.get("closing") is True),
         "loop_state": {**state.loop_state, step: stage},
@@ -81,16 +84,18 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
     cursor: Any = meta.get("cursor")
     given: Any = meta["policy"]
     policy = StagePolicy(**given)
+    parents = known.parents if known else _names(meta.get("parents"))
     stage = Stage(
         stage_id=stage_id,
         step=step,
         run=run,
-        parents=known.parents if known else _names(meta.get("parents")),
+        parents=parents,
         collection=None if collection is None else entry_from_json(collection),
         total=integer(meta["total"]),
         policy=policy,
         cursor=cursor,
         slots={} if cursor is None else {slot: Slot() for slot in range(1, policy.max_in_flight + 1)},
+        parent_ref=known.parent_ref if known else lineage.led_by(state, parents),
     )
     changes: Changes = {
         "loop_state": {**state.loop_state, step: stage},
@@ -136,6 +141,7 @@ def _dispatched(state: ExecutionState, event: Event) -> Changes | None:
         status=CommandStatus.ISSUED,
         parents=stage.parents,
         frame=frame,
+        parent_ref=stage.parent_ref,
     )
     return {
         "commands": {**state.commands, frame_id: command},
@@ -249,6 +255,7 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
         in_use=stage.in_use - frame.concurrency,
         timed_rows=stage.timed_rows * _FADE + rows,
         busy_ms=stage.busy_ms * _FADE + wall_ms * min(frame.concurrency, max(rows, 1)),
+        last_ref=lineage.ref_id_of(event) or stage.last_ref,
     )
     if stage.policy.shard_retries is not None:
         if has_failed and _runs_again(stage, frame, error):
@@ -345,8 +352,10 @@ def _done(state: ExecutionState, event: Event) -> Changes | None:
     # Nothing is left that a worker could seal: the loop could not begin, or the execution is ending.
     assert isinstance(error, Mapping)
     changes: Changes = {} if stage is not None else entered(state, step, run, closing=meta.get("closing") is True)
+    lead = lineage.led_by(state, state.requested_steps.get(step, ())) if stage is None else stage.parent_ref
     return {
         **changes,
+        **lineage.passed(state, step, lead),
         "loop_state": without(state.loop_state, step),
         "step_results": {
             **state.step_results,

@@ -50,6 +50,15 @@ class View(Frozen):
         inner = self._inner()
         return dict(inner) if isinstance(inner, Mapping) and type(inner) is not dict else bare(inner)
 
+    def _holds_parts(self) -> bool:
+        """Whether something of the data is stored as a payload of its own."""
+        return _holds_parts(self._inner())
+
+    def _parted(self) -> object:
+        """As `_plain`, but what is stored as a payload of its own stays a view of it."""
+        inner = self._inner()
+        return inner._parted() if isinstance(inner, View) else inner
+
     def _data(self) -> object:
         """The data behind the view, without what the view adds to it, and without reading it."""
         return self._inner()
@@ -203,6 +212,12 @@ class Scope(View):
     def _plain(self) -> object:
         return {key: bare(value) for key, value in self._own.items()}
 
+    def _holds_parts(self) -> bool:
+        return any(map(_holds_parts, self._own.values()))
+
+    def _parted(self) -> object:
+        return dict(self._own)
+
     def _loaded(self) -> object:
         return Scope(_loaded_all(self._own), *map(_loaded_all, self._fallbacks))
 
@@ -247,6 +262,10 @@ def is_seen(value: object) -> bool:
 def bare(value: object) -> object:
     """The data behind a view, not copied; any other value is itself."""
     return value._plain() if isinstance(value, View) else value
+
+
+def _holds_parts(value: object) -> bool:
+    return isinstance(value, View) and value._holds_parts()
 
 
 def operand(value: object) -> object:

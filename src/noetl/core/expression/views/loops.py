@@ -68,6 +68,13 @@ class ResultRows(Lazy):
         records: Any = bare(self._records)
         return [row_result(record) for record in records]
 
+    def _holds_parts(self) -> bool:
+        return isinstance(self._records, View) and self._records._holds_parts()
+
+    def _parted(self) -> object:
+        records: Any = self._records._parted() if isinstance(self._records, View) else self._records
+        return [row_result(record) for record in records]
+
     def _sample(self) -> object:
         return []
 
@@ -142,6 +149,12 @@ class LoopView(Composed):
 
     def _plain(self) -> object:
         return {**self._summary, "results": bare(self._rows)}
+
+    def _holds_parts(self) -> bool:
+        return self._rows._holds_parts()
+
+    def _parted(self) -> object:
+        return {**self._summary, "results": self._rows._parted()}
 
     def _loaded(self) -> object:
         rows: Any = self._rows._loaded()

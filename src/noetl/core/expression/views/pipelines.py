@@ -13,6 +13,7 @@ from noetl.core.expression.views.base import (
     Composed,
     Lazy,
     Path,
+    View,
     bare,
     bytes_min,
     data_of,
@@ -81,6 +82,12 @@ class PipelineView(Composed):
 
     def _plain(self) -> object:
         return pipeline_result(self._order, plain_of(self._results))
+
+    def _holds_parts(self) -> bool:
+        return any(isinstance(result, View) and result._holds_parts() for result in self._results.values())
+
+    def _parted(self) -> object:
+        return pipeline_result(self._order, {label: with_parts(result) for label, result in self._results.items()})
 
     def _loaded(self) -> object:
         return PipelineView(
@@ -156,6 +163,12 @@ class _TaskResults(Lazy):
     def _plain(self) -> object:
         return plain_of(self._pipeline._results)
 
+    def _holds_parts(self) -> bool:
+        return self._pipeline._holds_parts()
+
+    def _parted(self) -> object:
+        return {label: with_parts(result) for label, result in self._pipeline._results.items()}
+
     def _bytes_min(self) -> int:
         return self._pipeline._bytes_min()
 
@@ -178,6 +191,11 @@ class _TaskResults(Lazy):
     def _loaded(self) -> object:
         pipeline: Any = self._pipeline._loaded()
         return _TaskResults(pipeline)
+
+
+def with_parts(value: object) -> object:
+    """A result as data in which parts that are stored on their own stay views."""
+    return value._parted() if isinstance(value, View) else value
 
 
 def kept_pipeline(document: object, extras: Mapping[str, object] | None = None) -> PipelineView:
@@ -229,6 +247,12 @@ class FailedView(Composed):
 
     def _plain(self) -> object:
         return failed_view(self._error, bare(self._view))
+
+    def _holds_parts(self) -> bool:
+        return bool(self._view._holds_parts())
+
+    def _parted(self) -> object:
+        return failed_view(self._error, self._view._parted())
 
     def _bytes_min(self) -> int:
         return bytes_min(self._view, COUNTED_MAX)

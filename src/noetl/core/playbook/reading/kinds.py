@@ -23,6 +23,9 @@ CONNECTION_FIELDS = frozenset(
     )
 )
 
+TABLE_MODES = ("rows", "arrow", "pandas")
+"""As what user code gets tables of its input."""
+
 
 def read_kind(value: object, spot: Spot, kinds: frozenset[str]) -> str:
     kind = str(value).lower()
@@ -41,6 +44,8 @@ def check_fields(kind: str, fields: Mapping[str, object], spot: Spot) -> dict[st
         _check_postgres(found, spot)
     elif kind == "python":
         _check_python(found, spot)
+    elif kind == "duckdb":
+        _check_duckdb(found, spot)
     elif kind == "playbook" and "payload" in found:
         spot.warn("deprecated_payload", "use input instead of payload", "payload")
         found.setdefault("input", found["payload"])
@@ -58,7 +63,24 @@ def _check_postgres(fields: dict[str, object], spot: Spot) -> None:
         del fields["credential"]
 
 
+def _check_duckdb(fields: dict[str, object], spot: Spot) -> None:
+    """`tables` is another word for the part of `input` that statements read as tables."""
+    given = fields.get("input")
+    if fields.get("tables") is None or not isinstance(given, dict | None):
+        return
+    tables = fields.pop("tables")
+    if isinstance(tables, dict):
+        fields["input"] = {**tables, **(given or {})}
+    else:
+        spot.error("tables_shape", "tables must be a mapping: the name of a table to its rows", "tables")
+
+
 def _check_python(fields: dict[str, object], spot: Spot) -> None:
+    tables = fields.get("tables")
+    is_template = isinstance(tables, str) and "{{" in tables
+    if tables is not None and tables not in TABLE_MODES and not is_template:
+        known = ", ".join(TABLE_MODES)
+        spot.error("tables_mode", f"tables must be one of {known}{spot.near(str(tables), TABLE_MODES)}", "tables")
     if isinstance(fields.get("libs"), list):
         spot.warn("libs_ignored", "a list of libs installs nothing and is ignored; write alias: module", "libs")
         del fields["libs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 from collections.abc import Mapping
 from dataclasses import replace
@@ -11,22 +12,32 @@ from noetl.core.codec import parse_json
 from noetl.core.errors import EnvelopeInvalid, Failure, PayloadCorrupt, PayloadMissing, ToolFailed
 from noetl.core.locator import payload_digest, payload_locator
 from noetl.core.reference import (
+    MEDIA_ARROW,
     MEDIA_JSON,
     MEDIA_LOOP,
     MEDIA_PIPELINE,
-    STORE_LARGE,
+    STORE_ANY,
     STORE_SMALL,
     Reference,
+    is_parted,
+    parted_media,
     reference_from_json,
 )
+from noetl.core.results.parts import split
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import read_result
+from noetl.engine.stored.reader import Reader
+from noetl.engine.stored.sources import settled
+from noetl.engine.stored.unavailable import unavailable
 from noetl.engine.work.calling.redact import Redactor
 from noetl.ports.tool import Artifact
 
 _RESULTS = frozenset((MEDIA_JSON, MEDIA_PIPELINE, MEDIA_LOOP))
 # The members of what is kept of pipelines and loops, for an address that does not say what it names.
 _PIPELINE_KEYS = frozenset(("order", "results"))
+_PARTED_KEYS = frozenset(("value", "parts"))
+# How an Arrow stream begins.
+_ARROW_MAGIC = b"\xff\xff\xff\xff"
 _LOOP_KEYS = frozenset(("total", "success", "failed", "status", "frames"))
 
 
@@ -44,10 +55,8 @@ class Artifacts:
             if isinstance(reference, str):
                 return await self._by_address(reference)
             return await self._by_reference(self._checked(reference))
-        except PayloadMissing as error:
-            raise _missing(str(error)) from error
-        except PayloadCorrupt as error:
-            raise ToolFailed(Failure(kind="storage_access", code=error.code, message=f"artifact: {error}")) from error
+        except (PayloadMissing, PayloadCorrupt) as error:
+            raise ToolFailed(unavailable(error, "artifact")) from error
 
     async def keep(self, content: bytes, *, media_type: str, compression: str | None) -> dict[str, object]:
         if self._redactor.finds(content):
@@ -65,17 +74,21 @@ class Artifacts:
         except EnvelopeInvalid as error:
             message = f"artifact: result_ref is no reference: {error}"
             raise ToolFailed(Failure(kind="config", message=message)) from error
-        if reference.uri != self._uri(reference.sha256):
+        digest = payload_digest(reference.uri)
+        if digest is None or digest != reference.sha256 or reference.uri != self._uri(digest):
             raise _missing(f"{reference.uri} is no payload of this tenant and organization")
         return reference
 
-    def _uri(self, sha256: object) -> str:
-        return payload_locator(self._owner["tenant_id"], self._owner["organization_id"], str(sha256))
+    def _uri(self, sha256: str) -> str:
+        return payload_locator(self._owner["tenant_id"], self._owner["organization_id"], sha256)
 
     async def _by_reference(self, reference: Reference) -> Artifact:
+        if reference.media_type == MEDIA_ARROW or is_parted(reference.media_type):
+            return await self._with_parts(reference)
         if reference.media_type in _RESULTS and reference.compression is None:
             value = await read_result(self._payloads, reference.to_json(), **self._owner)
             return Artifact(uri=reference.uri, size_bytes=reference.bytes, content_type=MEDIA_JSON, value=value)
+        self._payloads.used.opened(reference.sha256)
         content = await self._payloads.read(reference, **self._owner)
         return Artifact(
             uri=reference.uri,
@@ -85,12 +98,30 @@ class Artifacts:
             compression=reference.compression,
         )
 
+    async def _with_parts(self, reference: Reference) -> Artifact:
+        """A table, or a value with tables in it: they are named and not read."""
+        if reference.media_type == MEDIA_ARROW and reference.row_count is None:
+            reference = await self._table(reference, await self._payloads.read(reference, **self._owner))
+        reader = Reader(self._payloads, **self._owner)
+        value, parts = await settled(lambda: split(reader.result(reference.to_json())))
+        return Artifact(
+            uri=reference.uri,
+            size_bytes=reference.bytes,
+            content_type=MEDIA_ARROW if () in parts else MEDIA_JSON,
+            value=value,
+            parts={place: part._reference for place, part in parts.items()},
+        )
+
     async def _by_address(self, uri: str) -> Artifact:
         """What an address names.  It does not say what is behind it, so the content must."""
         digest = payload_digest(uri)
         if digest is None or uri != self._uri(digest):
             raise _missing(f"{uri} is no payload of this tenant and organization")
         store, content = await self._anywhere(uri, digest)
+        if content.startswith(_ARROW_MAGIC) and self._payloads.tables is not None:
+            with contextlib.suppress(PayloadCorrupt):  # other bytes may begin like this
+                table = await self._table(replace(_bare(uri, digest, store), bytes=len(content)), content)
+                return await self._with_parts(table)
         media_type = _media_type(content)
         if media_type != MEDIA_JSON:
             return await self._by_reference(
@@ -98,11 +129,22 @@ class Artifacts:
             )
         return Artifact(uri=uri, size_bytes=len(content), content_type=None, content=content, compression="gzip")
 
+    async def _table(self, bare: Reference, content: bytes) -> Reference:
+        """The reference of a table, with what only its bytes tell."""
+        if self._payloads.tables is None:
+            raise PayloadMissing(f"{bare.uri} is a table, and this process cannot read tables")
+        reference = replace(bare, media_type=MEDIA_ARROW)
+        table = await self._payloads.tables.open_bytes(content, reference)
+        try:
+            return replace(reference, row_count=table.row_count)
+        finally:
+            table.close()
+
     async def _anywhere(self, uri: str, digest: str) -> tuple[str, bytes]:
         try:
             return STORE_SMALL, await self._payloads.read(_bare(uri, digest, STORE_SMALL), **self._owner)
         except PayloadMissing:
-            return STORE_LARGE, await self._payloads.read(_bare(uri, digest, STORE_LARGE), **self._owner)
+            return STORE_ANY, await self._payloads.read(_bare(uri, digest, STORE_ANY), **self._owner)
 
 
 def _bare(uri: str, digest: str, store: str) -> Reference:
@@ -115,6 +157,23 @@ def _media_type(content: bytes) -> str:
     try:
         document: Any = parse_json(content)
     except (ValueError, RecursionError):
+        return MEDIA_JSON
+    if set(document) == _PARTED_KEYS and _are_parts(document["parts"]):
+        held = _kept_media(document["value"])
+        return parted_media(held) if held != MEDIA_LOOP else MEDIA_JSON
+    return _kept_media(document)
+
+
+def _are_parts(parts: Any) -> bool:
+    """Whether these are places with references, which no other document has."""
+    if not isinstance(parts, list) or not parts:
+        return False
+    pairs = (part for part in parts if isinstance(part, list) and len(part) == 2)
+    return all(isinstance(place, list) and isinstance(one, dict) and "sha256" in one for place, one in pairs)
+
+
+def _kept_media(document: Any) -> str:
+    if not isinstance(document, dict):
         return MEDIA_JSON
     if set(document) - {"x"} == _PIPELINE_KEYS and isinstance(document["results"], dict):
         is_pipeline = isinstance(document["order"], list) and sorted(document["order"]) == sorted(document["results"])

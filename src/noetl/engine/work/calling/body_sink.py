@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
+from noetl.core.results.index import Node
 from noetl.engine.payloads import Payloads
 from noetl.engine.work.calling.redact import Redactor
 
@@ -26,5 +27,14 @@ class PayloadBodySink:
             tenant_id=self._tenant_id,
             organization_id=self._organization_id,
             media_type=media_type,
+        )
+        return reference.to_json()
+
+    async def keep_json(self, chunks: AsyncIterator[bytes], *, index: Callable[[], Node]) -> dict[str, object]:
+        reference = await self._payloads.keep_indexed(
+            self._redactor.guarded(chunks),
+            index=index,
+            tenant_id=self._tenant_id,
+            organization_id=self._organization_id,
         )
         return reference.to_json()

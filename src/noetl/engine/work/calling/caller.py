@@ -6,20 +6,25 @@ import logging
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, ToolFailed
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.keychain.secrecy import AUTH_FIELDS
+from noetl.core.results.parts import parted
+from noetl.engine.stored.reader import Reader
 from noetl.engine.work.calling.artifacts import Artifacts
 from noetl.engine.work.calling.auth import resolve_auth
 from noetl.engine.work.calling.body_sink import PayloadBodySink
 from noetl.engine.work.calling.redact import Redactor
 from noetl.engine.work.calling.scripts import Scripts
 from noetl.engine.work.calling.secrets import Secrets
+from noetl.engine.work.calling.tables import CallTables
+from noetl.engine.work.logs.task_log import TaskLog
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.session import CommandMessage
-from noetl.ports.tool import ToolCall, ToolResult
+from noetl.ports.tool import OpensTables, ToolCall, ToolResult
 
 log = logging.getLogger("noetl.worker")
 
@@ -31,12 +36,20 @@ class Caller:
         self, parts: WorkerParts, message: CommandMessage, *, playbook: CompiledPlaybook, names: Mapping[str, object]
     ) -> None:
         self._tools = parts.tools
+        self._open_log = None if parts.logs is None else partial(parts.logs.of, message)
         self._redactor = Redactor()
         self.scripts = Scripts(parts, message)
         self.secrets = Secrets(parts, message, playbook=playbook, names=names, redactor=self._redactor)
         owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+        self._reader = Reader(parts.payloads, **owner)
         self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **owner)
+        self.tables = CallTables(parts.payloads, redactor=self._redactor, **owner)
         self.artifacts = Artifacts(parts.payloads, redactor=self._redactor, **owner)
+
+    def opens_tables(self, kind: str) -> bool:
+        """Whether a tool takes the tables of its input as tables."""
+        tool: object = self._tools.get(kind)
+        return isinstance(tool, OpensTables) and tool.opens_tables
 
     async def run(self, kind: str, call: ToolCall) -> ToolResult:
         tool = self._tools.get(kind)
@@ -51,9 +64,18 @@ class Caller:
             raise
         except Exception as error:  # tool boundary: what a defect prints may be what the tool was given
             result = ToolResult(failure=self._defect(kind, error))
+        finally:
+            if isinstance(call.log, TaskLog):
+                call.log.end()
         if result.failure is not None and result.failure.kind == "auth":
             self.secrets.refused()
         return self._scrubbed(result)
+
+    def log_of(self, task: str, *, row: int | None, tried: int) -> TaskLog | None:
+        """Where a call says what happens, without the secrets that this command has seen."""
+        if self._open_log is None:
+            return None
+        return TaskLog(self._open_log, self._redactor, task=task, row=row, tried=tried)
 
     async def _equipped(self, call: ToolCall) -> ToolCall:
         auth = next((call.fields[name] for name in AUTH_FIELDS if call.fields.get(name) is not None), None)
@@ -85,6 +107,10 @@ class Caller:
         scrub = self.scrubbed
         return replace(failure, message=scrub(failure.message), details=scrub(failure.details))
 
+    def value_of(self, result: ToolResult) -> object:
+        """What a tool gave: plain data, with views of what it has stored already."""
+        return parted(result.value, {place: self._reader.part(one) for place, one in result.parts.items()})
+
     def _scrubbed(self, result: ToolResult) -> ToolResult:
         if not self._redactor.has_learnt:
             return result
@@ -93,7 +119,6 @@ class Caller:
             result,
             value=scrub(result.value),
             failure=None if failure is None else self.scrubbed_failure(failure),
-            stdout=scrub(result.stdout),
             traceback=scrub(result.traceback),
             facts=scrub(result.facts),
         )

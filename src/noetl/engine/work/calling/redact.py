@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus, unquote
 
-from noetl.core.errors import Failure, ToolFailed
+from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
 from noetl.core.secret import HIDDEN, Secret
 from noetl.ports.secrets import Credential
 
@@ -86,9 +86,38 @@ class Redactor:
                 seen = tail + chunk
                 if any(needle in seen for needle in needles):
                     message = "the answer holds a credential and is too large to be scrubbed: it was not stored"
-                    raise ToolFailed(Failure(kind="storage_access", code="SECRET_IN_BODY", message=message))
+                    raise ToolFailed(Failure(kind="storage_access", code=SECRET_IN_BODY, message=message))
                 tail = seen[-kept:] if kept else b""
             yield chunk
+
+    def released(self, text: str) -> tuple[str, str]:
+        """Of a text that grows: what can be let go now, scrubbed, and its end, which may be the beginning of a secret
+        and is to be given again in front of what follows."""
+        if not self._needles:
+            return text, ""
+        # The character before a base64 form shares bits with it, so that one which may be such waits too.
+        end = len(text) - self._open_chars(text)
+        if end and re.match(_BASE64_CHARACTER, text[end - 1]):
+            end -= 1
+        if any(needle in text for needle in self._needles):
+            for match in self._replacing().finditer(text):
+                # What touches the end may go on; what goes on over the cut must not be cut.
+                if match.end() > end or match.end() == len(text):
+                    end = min(end, match.start())
+                    break
+        return self._text(text[:end]), text[end:]
+
+    def _open_chars(self, text: str) -> int:
+        """How long the longest end of the text is with which a secret begins."""
+        longest = 0
+        for needle in self._needles:
+            place = max(0, len(text) - len(needle) + 1)
+            while (place := text.find(needle[0], place)) >= 0 and len(text) - place > longest:
+                if needle.startswith(text[place:]):
+                    longest = len(text) - place
+                    break
+                place += 1
+        return longest
 
     def finds(self, content: bytes) -> bool:
         """Whether a secret is in these bytes."""

@@ -60,6 +60,7 @@ class Secrets:
         # What entries warn about is about secrets and is told to nobody.
         self._rendering = Rendering(parts, message, strict=True, warnings=[])
         self._used: set[Hashable] = set()
+        self._noted = parts.payloads.used
 
     def names_in(self, value: CompiledValue) -> set[str]:
         """The names of a field that `render` gives it."""
@@ -75,6 +76,7 @@ class Secrets:
     async def stored(self, name: str) -> Credential:
         credential = await self._credentials.open(name, **self._owner)
         self._redactor.learn(credential)
+        self._noted.credential(name)
         return credential
 
     def variable(self, name: str) -> Credential:
@@ -87,6 +89,7 @@ class Secrets:
             raise ToolFailed(Failure(kind="auth", code="AUTH_ENV", message=message))
         credential = Credential(name=name, type="secret", data=Secret({"value": value.reveal()}))
         self._redactor.learn(credential)
+        self._noted.credential(name)
         return credential
 
     def learn(self, credential: Credential) -> None:
@@ -140,6 +143,7 @@ class Secrets:
     async def _opened(self, entry: CompiledEntry) -> Opened:
         opened = await self._made(entry)
         self._redactor.learn(opened.credential)
+        self._noted.credential(entry.name)
         return opened
 
     async def _made(self, entry: CompiledEntry) -> Opened:

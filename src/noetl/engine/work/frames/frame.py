@@ -13,9 +13,9 @@ from noetl.core import kinds
 from noetl.core.errors import Failure, NoetlError, ToolFailed
 from noetl.core.execution.writes import compacted, nested
 from noetl.core.expression import Scope
-from noetl.core.limits import FRAME_PERSIST_SECONDS, PYTHON_OUTPUT_CHARS_MAX, WARNINGS_MAX
+from noetl.core.limits import FRAME_PERSIST_SECONDS, WARNINGS_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
-from noetl.core.reference import MEDIA_FRAME, Payload
+from noetl.core.reference import MEDIA_FRAME, Payload, is_parted
 from noetl.engine.results import Record
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.collections import rows_between
@@ -34,6 +34,7 @@ from noetl.engine.work.frames.outcomes import (
 )
 from noetl.engine.work.keeping import kept_document
 from noetl.engine.work.names import LOOP_NAMES, bound_names, partly_written, variables_of, with_open
+from noetl.engine.work.parting import read_parted
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.interpreter import Pipeline
 from noetl.engine.work.pipeline.outcome import error_document
@@ -78,6 +79,7 @@ class FrameRun:
         self._items: list[object] = []
         self._records: dict[int, Record] = {}
         self._unpersisted: list[int] = []
+        self._has_parts = False
         self._waiting: deque[int] = deque()
         self._is_draining = False
         self._is_over = asyncio.Event()
@@ -85,8 +87,6 @@ class FrameRun:
         self._writes: list[dict[str, Any]] = []
         self._variables: dict[str, object] = {}
         self._warnings: list[str] = []
-        self._stdout: list[str] = []
-        self._stdout_chars = 0
 
     def drain(self) -> None:
         self._is_draining = True
@@ -117,6 +117,7 @@ class FrameRun:
         except ExceptionGroup as errors:
             raise errors.exceptions[0] from errors
         if self._stopped is not None:
+            self._stopped.run.used = self._parts.payloads.used.to_json()
             await self._persist_some()
             return await self._facts.child_started(self._message, self._stopped)
         wall_ms = round((clock.monotonic() - started) * 1000, 3)
@@ -151,7 +152,8 @@ class FrameRun:
         self._items = list(items)
         self._variables = await with_open(variables_of(self._names), partly_written(self._step))
         for part in parts:
-            document = await self._parts.payloads.read_json(part["ref"], **self._owner)
+            document = await read_parted(self._parts.payloads, part["ref"], **self._owner)
+            self._has_parts = self._has_parts or is_parted(part["ref"]["media_type"])
             self._records.update(dict(document["rows"]))
             self._writes.extend(document["writes"])
             self._apply(document["writes"])
@@ -207,11 +209,14 @@ class FrameRun:
 
     def _scope_of(self, index: int) -> RowScope:
         item = self._items if self._is_framewise else self._items[index - self._first]
-        return RowScope(self._row_names.injected(index, item), self._variables, self._caller, self._above_tasks)
+        names = self._row_names.injected(index, item)
+        row = None if self._is_framewise else index
+        return RowScope(names, self._variables, self._caller, self._above_tasks, row)
 
     def _note(self, index: int, ended: Ended) -> None:
         """Remember how a row ended."""
         run, failure = ended.run, ended.failure
+        self._has_parts = self._has_parts or run.has_parts
         record: dict[str, Any] = {"p" if self._step.is_pipeline else "v": kept_document(self._step, ended)}
         if run.stored and not self._step.is_pipeline:
             record["x"] = next(iter(run.stored.values()))
@@ -230,9 +235,6 @@ class FrameRun:
         if ended.warnings and len(self._warnings) < WARNINGS_MAX:
             where = "" if self._is_framewise else f"item {index}: "
             self._warnings.extend(f"{where}{warning}" for warning in ended.warnings)
-        if ended.stdout and self._stdout_chars < PYTHON_OUTPUT_CHARS_MAX:
-            self._stdout.append(ended.stdout)
-            self._stdout_chars += len(ended.stdout)
 
     def _apply(self, writes: Iterable[Mapping[str, Any]]) -> None:
         """Rows of a sequential loop see what earlier rows wrote; of parallel rows the last one counts."""
@@ -261,15 +263,15 @@ class FrameRun:
         writes, self._persisted_writes = self._writes[self._persisted_writes :], len(self._writes)
         records = [self._records[index] for index in done]
         document = {"rows": [list(row) for row in zip(done, records, strict=True)], "writes": compacted(writes)}
-        payload = await self._facts.keep(self._message, document, MEDIA_FRAME)
+        kept = await self._facts.keep_parted(self._message, document, MEDIA_FRAME, has_parts=self._has_parts)
         fact = Fact(
             execution_id=self._message.execution_id,
             command_id=self._message.command_id,
             attempt=self._message.attempt,
             event_type=kinds.FRAME_HEARTBEAT,
             meta={"ranges": ranges_of(done), "failed": failed_in(records)},
-            payload_ref=payload.reference.to_json(),
-            payloads=[payload],
+            payload_ref=kept.reference.to_json(),
+            payloads=[*kept.payloads, *self._caller.tables.take()],
         )
         await self._parts.session.report(fact)
 
@@ -287,27 +289,24 @@ class FrameRun:
         count = 1 if self._is_framewise else len(self._items)
         records = [self._records.get(index) for index in range(first, first + count)]
         outcomes = counted(records, len(self._items), is_framewise=self._is_framewise)
-        payload = await self._facts.keep(self._message, {"first": first, "records": records}, MEDIA_FRAME)
-        payloads: list[Payload] = [payload]
+        document = {"first": first, "records": records}
+        kept = await self._facts.keep_parted(self._message, document, MEDIA_FRAME, has_parts=self._has_parts)
+        payloads: list[Payload] = [*kept.payloads, *self._caller.tables.take()]
         writes, moved = await self._facts.writes(self._message, self._writes)
         payloads.extend(moved)
         meta: dict[str, object] = {"outcomes": outcomes, "profile": profile}
         breaks = sum(record is not None and "b" in record for record in records)
         if breaks:
             meta["breaks"] = breaks
-        warnings = exceeded(stage, wall_ms=profile["wall_ms"], size=payload.reference.bytes)
+        warnings = exceeded(stage, wall_ms=profile["wall_ms"], size=kept.size)
         if warnings or self._warnings:
             meta["warnings"] = [*warnings, *self._warnings][:WARNINGS_MAX]
         if self._caller.scripts.fetched:
             meta["scripts"] = self._caller.fetched_scripts()
-        if self._stdout:
-            note = await self._facts.keep_text(self._message, "".join(self._stdout)[:PYTHON_OUTPUT_CHARS_MAX])
-            payloads.append(note)
-            meta["stdout"] = note.reference.to_json()
         return ended_fact(
             self._message,
             error=error_of(records, stage, outcomes),
-            reference=payload.reference,
+            reference=kept.reference,
             meta=meta,
             writes=writes,
             payloads=payloads,

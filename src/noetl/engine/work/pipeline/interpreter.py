@@ -16,6 +16,7 @@ from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
 from noetl.core.execution.writes import nested
 from noetl.core.expression import (
     CompiledValue,
+    View,
     is_true,
     plain,
     to_text,
@@ -34,11 +35,16 @@ from noetl.core.playbook.model import Action
 from noetl.core.playbook.programs import needs_of_program, program_of, script_template
 from noetl.core.playbook.scripts import FIELD as SCRIPT
 from noetl.core.playbook.scripts import PROGRAM_KINDS
+from noetl.engine.stored.unavailable import LOST, UNSTORED, failed_by, unstored
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, caller_of, child_request
+from noetl.engine.work.logs.task_log import TaskLog
 from noetl.engine.work.names import bound_names, plain_context, variables_of, with_open
+from noetl.engine.work.parting import with_stored_parts
 from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.pipeline.given import Given, given_of
 from noetl.engine.work.pipeline.outcome import TaskOutcome
+from noetl.engine.work.pipeline.producers import Producers
 from noetl.engine.work.pipeline.rendering import Rendering
 from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, wait_of
 from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait
@@ -95,24 +101,39 @@ class Pipeline:
             parts, message, strict=playbook.playbook.strict_templates, warnings=self._ended.warnings
         )
         self._run = run
+        self._producers = Producers(step, run, self._scope, message.body)
         self._variables = variables_of(names) if row is None else row.variables
 
     async def perform(self) -> Ended:
         self._scope.restore(self._run)
         try:
             while self._run.index < len(self._step.tasks):
-                await self._one(self._step.tasks[self._run.index])
+                await self._turn(self._step.tasks[self._run.index])
         except _Stop as stop:
             self._ended.failure, self._ended.wait, self._ended.child = stop.failure, stop.wait, stop.child
         self._ended.variables = self._variables
+        if self._row is None:
+            self._ended.payloads = self._caller.tables.take()
         self._run.scripts |= self._caller.fetched_scripts()
         return self._ended
 
     # --- one task ------------------------------------------------------------------------------------------
 
+    async def _turn(self, task: CompiledTask) -> None:
+        try:
+            await self._one(task)
+        except LOST as error:  # a rule or a `set` looked at what is gone
+            failure = failed_by(error, self._step.name, task.label)
+            if not self._producers.goes_back(failure):
+                raise _Stop(self._producers.named(failure)) from error
+
     async def _one(self, task: CompiledTask) -> None:
         run = self._run
         outcome = await self._kept(task, await self._outcome(task))
+        if outcome.failure is not None:
+            if self._producers.goes_back(outcome.failure):
+                return
+            outcome = replace(outcome, failure=self._producers.named(outcome.failure))
         attempt = outcome.attempt
         self._ended.last = outcome
         self._remember(task, outcome)
@@ -147,7 +168,10 @@ class Pipeline:
             return outcome
         hints = task.hints if self._step.is_pipeline else self._step.hints
         owner = {"tenant_id": self._message.tenant_id, "organization_id": self._message.organization_id}
-        found = await stored_outcome(self._payloads, outcome, hints, **owner)
+        try:
+            found = await stored_outcome(self._payloads, outcome, hints, **owner)
+        except UNSTORED as error:
+            return replace(outcome, failure=unstored(error, self._step.name, task.label))
         if found.extras is not None:
             self._run.stored[task.label] = found.extras
         return found
@@ -198,15 +222,14 @@ class Pipeline:
             if task.kind == PLAYBOOK:
                 raise _Stop(child=self._child(call))
             result = await self._caller.run(task.kind, call)
-            value, failure, facts, traceback = result.value, result.failure, result.facts, result.traceback
-            if result.stdout:
-                self._ended.stdout += result.stdout
+            value = self._caller.value_of(result)
+            failure, facts, traceback = result.failure, result.facts, result.traceback
         except ToolFailed as error:
             value, failure = error.data, error.failure
         except TemplateFailed as error:
             failure = Failure(kind="template", code=error.code, message=self._place(task, str(error)))
         except NoetlError as error:
-            failure = Failure(kind="unknown", code=error.code, message=self._place(task, str(error)))
+            failure = failed_by(error, self._step.name, task.label)
         # What follows is recorded: rules, writes and messages see no more of the input than may be.
         if "input" in names:
             names["input"] = self._caller.scrubbed(names["input"])
@@ -244,11 +267,11 @@ class Pipeline:
     async def _prepare(self, task: CompiledTask) -> ToolCall:
         """Render the task's input and fields against the running context."""
         names = self._names
-        task_input = _mapping(await self._field(task.input, task, "input", names))
-        names["input"] = task_input
+        given = await self._input(task)
+        names["input"] = given.seen
         scope: Mapping[str, object] = names
-        if task.kind not in _INPUT_IS_PRIVATE and task_input:
-            scope = self._scope.with_input(task_input)
+        if task.kind not in _INPUT_IS_PRIVATE and given.plain:
+            scope = self._scope.with_input(given.names())
         fields: dict[str, object] = {}
         for name, compiled in task.fields.items():
             if name in task.lenient and not self._is_renderable(compiled, scope):
@@ -258,7 +281,9 @@ class Pipeline:
         timeout = await self._timeout(task)
         call = ToolCall(
             fields=fields,
-            input=task_input,
+            input=given.plain,
+            tables=self._caller.tables,
+            given_tables=given.tables,
             names=self._row.names if self._row is not None else {},
             context=None,
             timeout_seconds=timeout,
@@ -269,11 +294,23 @@ class Pipeline:
             label=task.label,
             sink=self._caller.sink,
             artifacts=self._caller.artifacts,
+            log=self._log_of(task),
             is_row=self._row is not None,
         )
         if task.has_script:
             call = await self._scripted(task, call, scope)
         return await self._informed(call) if task.kind == "python" else call
+
+    async def _input(self, task: CompiledTask) -> Given:
+        """The input of a task.  A tool that opens tables is given those that are in it."""
+        if not self._caller.opens_tables(task.kind) or reads_secrets(task.input):
+            return Given(_mapping(await self._field(task.input, task, "input", self._names)))
+        try:
+            value = await self._rendering.render_with_parts(task.input, self._names)
+        except TemplateFailed as error:
+            raise type(error)(f"field 'input' of task {task.label!r}: {error}") from error
+        owner = {"tenant_id": self._message.tenant_id, "organization_id": self._message.organization_id}
+        return await given_of(self._payloads, value, **owner)
 
     async def _scripted(self, task: CompiledTask, call: ToolCall, scope: Mapping[str, object]) -> ToolCall:
         """The call with its script, which is rendered like a field unless it is a program."""
@@ -292,7 +329,8 @@ class Pipeline:
             call.timeout_seconds, wait_of("timeout", fields.get("timeout"), TASK_TIMEOUT_SECONDS_BY_KIND["http"])
         )
         wanted = {name: value for name, value in fields.items() if name != "timeout"}
-        return await self._caller.run("http", replace(call, fields=wanted, input={}, timeout_seconds=limit, sink=None))
+        asked = replace(call, fields=wanted, input={}, timeout_seconds=limit, sink=None, log=None)
+        return await self._caller.run("http", asked)
 
     async def _informed(self, call: ToolCall) -> ToolCall:
         """The call with the context, if its program can see it."""
@@ -325,7 +363,7 @@ class Pipeline:
             if task.label in run.order:
                 run.order.remove(task.label)
             run.order.append(task.label)
-        run.results[task.label] = outcome.value if outcome.failure is None else plain(outcome.view())
+        run.results[task.label] = outcome.value if outcome.failure is None else with_stored_parts(outcome.view())
         if is_last and not task.rules and not task.sets:
             return
         self._scope.outcome(run, task.label, outcome)
@@ -368,10 +406,23 @@ class Pipeline:
         delay = retry_delay(rule.backoff, explicit, attempt)
         if outcome.failure is not None and outcome.failure.retry_after is not None:
             delay = min(max(delay, outcome.failure.retry_after), RETRY_WAIT_SECONDS_MAX)
+        self._say_again(task, outcome, delay)
         if delay > RETRY_WAIT_IN_WORKER_SECONDS_MAX and self._row is None:
             raise _Stop(wait=Wait(delay, task.label))
         if delay > 0:
             await asyncio.sleep(delay)
+
+    def _log_of(self, task: CompiledTask) -> TaskLog | None:
+        row = None if self._row is None else self._row.index
+        return self._caller.log_of(task.label, row=row, tried=self._run.attempts[task.label])
+
+    def _say_again(self, task: CompiledTask, outcome: TaskOutcome, delay: float) -> None:
+        log = self._log_of(task)
+        if log is not None:
+            failure = outcome.failure
+            reason = "a rule asks for it" if failure is None else f"{failure.kind}: {failure.message}"
+            log(f"run {outcome.attempt} is tried again in {delay:g} s: {reason}\n")
+            log.end()
 
     # --- values --------------------------------------------------------------------------------------------
 
@@ -380,10 +431,12 @@ class Pipeline:
         block = []
         for assignment in sets:
             try:
-                value = self._caller.scrubbed(plain(await self._value(assignment.value, task, "set")))
-                block.append((assignment, value))
+                value = await self._rendering.render_with_parts(assignment.value, self._names)
+                block.append((assignment, value if isinstance(value, View) else self._caller.scrubbed(plain(value))))
             except TemplateFailed as error:
-                self._warn(self._place(task, f"set {'.'.join(assignment.path)}: {error}"))
+                self._warn(
+                    self._place(task, f"set {'.'.join(assignment.path)}: field 'set' of task {task.label!r}: {error}")
+                )
         parts = [one.path[0] for one, _ in block if one.scope == "ctx" and len(one.path) > 1]
         if parts:
             self._variables = await with_open(self._variables, parts)
@@ -396,7 +449,7 @@ class Pipeline:
             self._variables = nested(self._variables, path, value)
             self._scope.context(path[0], self._variables)
             self._run.writes.append({"path": list(path), "v": value})
-            shaped = credential_at(value, path)
+            shaped = None if isinstance(value, View) else credential_at(value, path)
             if shaped is not None:
                 name = ".".join(map(str, shaped))
                 self._warn(f"credential_in_context: ctx.{name} looks like a credential and is kept out of events")
@@ -436,12 +489,7 @@ class Pipeline:
 
     def _log(self, task: CompiledTask, outcome: TaskOutcome) -> None:
         if len(self._ended.tasks) < _LOG_TASKS_MAX:
-            entry: dict[str, object] = {"task": task.label, "ms": outcome.duration_ms}
-            if outcome.attempt > 1:
-                entry["attempt"] = outcome.attempt
-            if outcome.failure is not None:
-                entry["error"] = outcome.failure.kind
-            self._ended.tasks.append(entry)
+            self._ended.tasks.append(outcome.entry(task.label))
 
 
 def _mapping(value: object) -> dict[str, object]:

@@ -10,7 +10,18 @@ from noetl.core import limits
 from noetl.core.codec import canonical_bytes
 from noetl.core.credential_keys import is_credential, without_credentials
 from noetl.core.errors import EnvelopeInvalid, Failure
-from noetl.core.expression import Atom, FailedView, OutputView, data_path, evaluate_atom, heavy_place, plain, view_of
+from noetl.core.expression import (
+    Atom,
+    FailedView,
+    OutputView,
+    View,
+    data_path,
+    evaluate_atom,
+    heavy_place,
+    plain,
+    unaliased,
+    view_of,
+)
 from noetl.core.limits import ERROR_DETAILS_BYTES_MAX, ERROR_MESSAGE_CHARS_MAX
 from noetl.core.playbook.compiled import Answer
 
@@ -99,7 +110,7 @@ class TaskOutcome:
             }
         return OutputView(
             status="error" if self.failure else "ok",
-            data=self.value,
+            data=unaliased(view_of(self.value)) if isinstance(self.value, View) else self.value,
             error=error,
             http=facts.get("http"),
             pg=facts.get("pg"),
@@ -110,6 +121,15 @@ class TaskOutcome:
 
     def meta(self) -> dict[str, object]:
         return {"attempt": self.attempt, "duration_ms": self.duration_ms, "started_at": self.started_at}
+
+    def entry(self, label: str) -> dict[str, object]:
+        """What the ledger keeps of it."""
+        entry: dict[str, object] = {"task": label, "ms": self.duration_ms}
+        if self.attempt > 1:
+            entry["attempt"] = self.attempt
+        if self.failure is not None:
+            entry["error"] = self.failure.kind
+        return entry
 
     def view(self) -> object:
         """What later tasks see under the label."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.expression import Absent, CompiledValue, Template, loaded, render, render_value
+from noetl.core.expression import Absent, CompiledValue, Template, loaded, render, render_value, render_with_parts
 from noetl.core.limits import TEMPLATE_SECONDS_MAX, WARNINGS_MAX
+from noetl.core.results.parts import joined
 from noetl.engine.stored.sources import settled
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.session import CommandMessage
@@ -40,6 +41,21 @@ class Rendering:
             return self._drawn(value, names, now)
         except Absent:
             return await settled(lambda: self._drawn(value, names, now))
+
+    async def render_with_parts(self, value: CompiledValue, names: Mapping[str, object]) -> object:
+        """As `render`; what is stored as a payload of its own stays a view of it."""
+        if value.needs_child:
+            return await self.render(value, names)
+        return await settled(lambda: self._joined(value, names))
+
+    def _joined(self, value: CompiledValue, names: Mapping[str, object]) -> object:
+        now, warnings = self._clock.now() if value.uses_now else None, list[str]()
+        document, views = render_with_parts(
+            value, names, now=now, strict=self._strict, warnings=warnings, random=self._pick_below
+        )
+        found = joined(document, views)
+        self._warnings.extend(warnings[: max(WARNINGS_MAX - len(self._warnings), 0)])
+        return found
 
     def _drawn(self, value: CompiledValue | Template, names: Mapping[str, object], now: str | None) -> object:
         warnings: list[str] = []

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core.errors import Failure
+from noetl.core.expression import View
+from noetl.core.reference import Payload
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import ChildOutcome, ChildRequest
 from noetl.engine.work.pipeline.outcome import TaskOutcome
@@ -36,13 +38,27 @@ class Run:
     """Where results of single tasks are that were stored on their own: names beside their own, by label."""
     scripts: dict[str, Mapping[str, object]] = field(default_factory=dict)
     """References of the scripts that were fetched on the way."""
+    used: dict[str, object] = field(default_factory=dict)
+    """What was read, and which credentials were used, before a resume point."""
+    returns: int = 0
+    """How often it went back because something that a task had stored was gone."""
     child: ChildOutcome | None = None
     """What became of the execution that the task at `index` started; it goes on with that."""
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether something that a task gave is stored on its own: then its value is a view."""
+        written = (item["v"] for item in self.writes)
+        local = (value for scope in self.scopes.values() for value in scope.values())
+        return any(isinstance(value, View) for value in (*self.results.values(), *written, *local))
 
     def to_json(self) -> dict[str, object]:
         return {
             name: getattr(self, name)
-            for name in ("index", "attempts", "order", "results", "failures", "scopes", "executed", "scripts", "stored")
+            for name in (
+                *("index", "attempts", "order", "results", "failures", "scopes", "executed", "scripts", "stored"),
+                *("used", "returns"),
+            )
         }
 
 
@@ -57,8 +73,9 @@ class Ended:
     last: TaskOutcome | None = None
     variables: dict[str, object] = field(default_factory=dict)
     tasks: list[dict[str, object]] = field(default_factory=list)
-    stdout: str = ""
     warnings: list[str] = field(default_factory=list)
+    payloads: list[Payload] = field(default_factory=list)
+    """Small tables that tasks made: they travel with the fact about the pipeline."""
     is_broken: bool = False
     """Whether a rule said `break`: a row of a cursor ends its slot with it."""
 
@@ -72,3 +89,5 @@ class RowScope:
     variables: dict[str, object]
     caller: Caller
     reserved: frozenset[str]
+    index: int | None = None
+    """Of the row in its loop; None when the whole frame is one run."""

@@ -8,17 +8,23 @@ from typing import Any
 
 from noetl.core.expression import OutputView, Scope, plain, view_of
 from noetl.engine.work.pipeline.outcome import TaskOutcome, error_document
+from noetl.engine.work.pipeline.pointers import Pointer, digests_of, pointers_of
 from noetl.engine.work.pipeline.run import Run
 
 
 class PipelineScope:
     """`names` is what templates are given: flat, because every lookup goes there.  What is bound while the pipeline
-    runs is bound here, so that it never hides what stands above it."""
+    runs is bound here, so that it never hides what stands above it.
+
+    `task_pointers` has, by label, the references of results that are stored already; `_prev` is the one of the task
+    that ended last.  Both belong to one run: they begin empty and come back with a resume point."""
 
     def __init__(self, names: dict[str, object], above: frozenset[str]) -> None:
         self.names = names
         self._above = above
         self._own: set[str] = set()
+        self.task_pointers: dict[str, tuple[Pointer, ...]] = {}
+        self._prev: tuple[Pointer, ...] = ()
 
     def restore(self, run: Run) -> None:
         """The names of a run that begins, or that goes on behind its resume point."""
@@ -35,6 +41,9 @@ class PipelineScope:
             names["error"] = run.failures.get(last)
         for name, value in (*views.items(), *run.scopes["local"].items()):
             self.own(name, value)
+        self.task_pointers, self._prev = {}, ()
+        for label in run.order:
+            self._point(label, run.results[label], (run.stored.get(label) or {}).get("_ref"))
 
     def outcome(self, run: Run, label: str, outcome: TaskOutcome) -> None:
         """What a task gave, for its rules, its writes and the tasks behind it."""
@@ -45,9 +54,24 @@ class PipelineScope:
         names["_prev"] = outcome.value
         names["output"] = names["outcome"] = output
         names["error"] = None if outcome.failure is None else plain(output["error"])
+        self._point(label, outcome.value, outcome.reference)
         run.failures.pop(label, None)
         if outcome.failure is not None:
             run.failures[label] = error_document(outcome.failure)
+
+    def _point(self, label: str, value: object, reference: object) -> None:
+        found = pointers_of(value, reference)
+        self.task_pointers.pop(label, None)
+        if found:
+            self.task_pointers[label] = found
+        self._prev = found
+
+    def producer_of(self, sha256: object) -> str | None:
+        """The task of this run that stored something, the last one first."""
+        for label, references in reversed(self.task_pointers.items()):
+            if sha256 is not None and any(sha256 in digests_of(reference) for reference in references):
+                return label
+        return None
 
     def own(self, name: str, value: object) -> None:
         """A name that a task made: its label, or a key of its `set`."""

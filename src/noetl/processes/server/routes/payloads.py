@@ -8,31 +8,35 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from noetl.core.errors import PayloadCorrupt, PayloadMissing, RequestInvalid
-from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX, RESULT_BYTES_MAX
+from noetl.core.errors import PayloadMissing, RequestInvalid
+from noetl.core.limits import PAYLOAD_BYTES_MAX, PAYLOAD_INLINE_BYTES_MAX
 from noetl.core.locator import payload_locator
-from noetl.core.reference import Reference, address
-from noetl.engine.payloads import STORE_LARGE, STORE_SMALL
+from noetl.core.reference import STORE_ANY, STORE_SMALL, Reference, address
+from noetl.core.storage import LARGE_STORES
 from noetl.processes.server import models
 from noetl.processes.server.bodies import answer
 from noetl.processes.server.owners import Owner, owner_of
 from noetl.processes.server.parts import WorkParts
-from noetl.processes.server.problems import too_large
+from noetl.processes.server.problems import Refusal, too_large
 from noetl.processes.server.wire import MEDIA_TYPE_CHARS_MAX, is_media_type
 
 OCTETS = "application/octet-stream"
+PIECE_BYTES = 1024 * 1024
 _HEX = frozenset("0123456789abcdef")
-# One range with both ends; of any other the whole is sent, as the protocol allows.
-_RANGE = re.compile(r"bytes=([0-9]{1,15})-([0-9]{1,15})")
+# One range; of any other the whole is sent, as the protocol allows.
+_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
+_STORES = (STORE_SMALL, *LARGE_STORES)
 
 
 def router(work: WorkParts) -> APIRouter:
     found = APIRouter(tags=["payloads"])
     routes = _Routes(work)
-    found.add_api_route("/api/payloads/{sha256}", routes.get, responses={200: {"content": {OCTETS: {}}}})
-    found.add_api_route(
+    add = found.add_api_route
+    add("/api/payloads/{sha256}", routes.get, responses={200: {"content": {OCTETS: {}}}})
+    add("/api/payloads/{sha256}", routes.head, methods=["HEAD"], responses={200: {"content": {OCTETS: {}}}})
+    add(
         "/api/payloads/{sha256}",
         routes.put,
         methods=["PUT"],
@@ -45,49 +49,56 @@ def router(work: WorkParts) -> APIRouter:
 
 class _Routes:
     def __init__(self, work: WorkParts) -> None:
-        self._payloads = work.payloads
         self._small = work.small
         self._large = work.large
+        self._large_name = work.payloads.large_name
 
     async def get(
         self, request: Request, sha256: str, store: Annotated[str | None, Query(max_length=20)] = None
     ) -> Response:
-        """The bytes of a payload of the named tenant and organization."""
+        """The bytes of a payload of the named tenant and organization, or one range of them."""
         digest, owner = _digest(sha256), owner_of(request)
-        etag = f'"{digest}"'
-        if request.headers.get("If-None-Match") == etag:
-            return Response(status_code=304, headers={"ETag": etag})
-        headers = {"ETag": etag, "Cache-Control": "private, immutable", "Accept-Ranges": "bytes"}
-        wanted = _RANGE.fullmatch(request.headers.get("Range", "")) if store == STORE_LARGE else None
-        if wanted is not None:
-            content = await self._part(digest, owner, int(wanted[1]), int(wanted[2]))
-            headers |= {"Content-Type": OCTETS, "Content-Range": f"bytes {wanted[1]}-{wanted[2]}/*"}
-            return Response(content, 206, headers=headers)
-        content, media_type = await self._read(digest, owner, (store,) if store else (STORE_SMALL, STORE_LARGE))
-        return Response(content, headers=headers | {"Content-Type": media_type})
+        headers = _headers(digest)
+        if request.headers.get("If-None-Match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        asked = request.headers.get("Range", "")
+        if _may_be_small(store):
+            found = await self._small.find(digest, **owner)
+            if found is not None:
+                return _small_answer(found, asked, headers)
+        reference = _reference(digest, _large_store(store), owner)
+        size = await self._large.size_of(reference, **owner)
+        if size is None:
+            raise PayloadMissing(f"there is no payload {digest}")
+        headers["Content-Type"] = OCTETS
+        part = _part(asked, size)
+        if part is None:
+            body = await _started(self._large.get_stream(reference, **owner))
+            return StreamingResponse(body, headers=headers | {"Content-Length": str(size)})
+        first, last = part
+        headers |= {"Content-Range": f"bytes {first}-{last}/{size}", "Content-Length": str(last - first + 1)}
+        body = await _started(self._pieces(reference, owner, first, last + 1))
+        return StreamingResponse(body, 206, headers=headers)
 
-    async def _part(self, digest: str, owner: Owner, first: int, last: int) -> bytes:
-        if last < first:
-            raise RequestInvalid(f"Range: {last} is before {first}")
-        try:
-            reference = _reference(digest, STORE_LARGE, owner)
-            return await self._large.get_range(reference, offset=first, length=last - first + 1, **owner)
-        except PayloadCorrupt as error:
-            raise RequestInvalid(f"Range: the payload has fewer than {last + 1} bytes") from error
+    async def _pieces(self, reference: Reference, owner: Owner, first: int, end: int) -> AsyncIterator[bytes]:
+        for offset in range(first, end, PIECE_BYTES):
+            length = min(PIECE_BYTES, end - offset)
+            yield await self._large.get_range(reference, offset=offset, length=length, **owner)
 
-    async def _read(self, digest: str, owner: Owner, stores: tuple[str, ...]) -> tuple[bytes, str]:
-        """Bytes and their media type.  A file has none: the reference that names it knows."""
-        for store in stores:
-            if store == STORE_SMALL:
-                found = await self._small.find(digest, **owner)
-                if found is not None:
-                    return found[0], found[1] if is_media_type(found[1]) else OCTETS
-                continue
-            try:
-                return await self._payloads.read(_reference(digest, store, owner), **owner), OCTETS
-            except PayloadMissing:
-                continue
-        raise PayloadMissing(f"there is no payload {digest}")
+    async def head(
+        self, request: Request, sha256: str, store: Annotated[str | None, Query(max_length=20)] = None
+    ) -> Response:
+        """Whether there is such a payload, and how many bytes it has."""
+        digest, owner = _digest(sha256), owner_of(request)
+        headers = _headers(digest)
+        found = await self._small.find(digest, **owner) if _may_be_small(store) else None
+        if found is not None:
+            media_type = found[1] if is_media_type(found[1]) else OCTETS
+            return Response(headers=headers | {"Content-Type": media_type, "Content-Length": str(len(found[0]))})
+        size = await self._large.size_of(_reference(digest, _large_store(store), owner), **owner)
+        if size is None:
+            raise PayloadMissing(f"there is no payload {digest}")
+        return Response(headers=headers | {"Content-Type": OCTETS, "Content-Length": str(size)})
 
     async def put(
         self, request: Request, sha256: str, store: Annotated[str | None, Query(max_length=20)] = None
@@ -97,10 +108,12 @@ class _Routes:
         media_type = request.headers.get("Content-Type", OCTETS)
         if not is_media_type(media_type):
             raise RequestInvalid(f"Content-Type must be 1 to {MEDIA_TYPE_CHARS_MAX} printable ASCII characters")
+        if store is not None and store not in (STORE_SMALL, self._large_name):
+            raise RequestInvalid(f"store: new payloads go to {STORE_SMALL} or {self._large_name}, not to {store!r}")
         if store == STORE_SMALL:
             reference = await self._put_small(request, media_type, owner)
         else:
-            chunks = _bounded(request, RESULT_BYTES_MAX)
+            chunks = _bounded(request, PAYLOAD_BYTES_MAX)
             reference = await self._large.put_stream(chunks, media_type=media_type, **owner)
         if reference.sha256 != digest:
             raise RequestInvalid(f"the bytes have the digest {reference.sha256}, not the one of the path")
@@ -112,6 +125,73 @@ class _Routes:
         payload = address(content, media_type=media_type, store=STORE_SMALL, **owner)
         await self._small.put(payload)
         return payload.reference
+
+
+def _headers(digest: str) -> dict[str, str]:
+    return {"ETag": f'"{digest}"', "Cache-Control": "private, immutable", "Accept-Ranges": "bytes"}
+
+
+def _may_be_small(store: str | None) -> bool:
+    return store in (None, STORE_SMALL)
+
+
+def _large_store(store: str | None) -> str:
+    """The store that a request names.  A name that no store has is a payload that nobody has."""
+    if store == STORE_SMALL or (store is not None and store not in _STORES):
+        raise PayloadMissing("there is no such payload in this store")
+    return store or STORE_ANY
+
+
+def _small_answer(found: tuple[bytes, str], asked: str, headers: dict[str, str]) -> Response:
+    content, media_type = found
+    headers["Content-Type"] = media_type if is_media_type(media_type) else OCTETS
+    part = _part(asked, len(content))
+    if part is None:
+        return Response(content, headers=headers)
+    first, last = part
+    headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
+    return Response(content[first : last + 1], 206, headers=headers)
+
+
+def _part(asked: str, size: int) -> tuple[int, int] | None:
+    """First and last byte of the one range that is asked for; None for all of them."""
+    match = _RANGE.fullmatch(asked)
+    if match is None or match[0] == "bytes=-":
+        return None
+    if not match[1]:
+        first, last = max(size - int(match[2]), 0), size - 1
+    else:
+        first, last = int(match[1]), min(int(match[2] or size), size - 1)
+        if match[2] and int(match[2]) < first:
+            return None
+    if first > last:
+        raise Refusal(416, "range_not_satisfiable", f"Range: the payload has {size} bytes")
+    return first, last
+
+
+async def _started(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """A body whose first chunk is there: what is wrong with it by then is still an answer.  What is wrong later breaks
+    the connection off before the last chunk, so that nobody takes it for whole."""
+    behind = _one_behind(chunks)
+    first = await anext(behind, b"")
+
+    async def body() -> AsyncIterator[bytes]:
+        yield first
+        async for chunk in behind:
+            yield chunk
+
+    return body()
+
+
+async def _one_behind(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same chunks, each when the next one or a good end came."""
+    last: bytes | None = None
+    async for chunk in chunks:
+        if last is not None:
+            yield last
+        last = chunk
+    if last is not None:
+        yield last
 
 
 async def _bounded(request: Request, bytes_max: int) -> AsyncIterator[bytes]:

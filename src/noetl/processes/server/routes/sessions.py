@@ -129,6 +129,7 @@ class _Sessions:
     def __init__(self, work: WorkParts) -> None:
         self._keeper = work.keeper
         self._queue = work.queue
+        self._payloads = work.payloads
 
     async def register(self, request: Request) -> Response:
         """A session: slots to be filled with commands, for as long as heartbeats come."""
@@ -147,6 +148,7 @@ class _Sessions:
             "session_id": str(session.session_id),
             "lease_seconds": self._keeper.lease_seconds,
             "heartbeat_seconds": self._keeper.heartbeat_seconds,
+            "store": self._payloads.large_name,
         }
         return answer(view, 201)
 

@@ -18,19 +18,21 @@ from importlib import import_module
 from typing import Any, NoReturn, TextIO, cast
 
 from noetl.core import limits
-from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
+from noetl.core.errors import EnvelopeInvalid, Failure, NoetlError, TemplateFailed, ToolFailed
 from noetl.tools.python import wire
 from noetl.tools.python.child import kernel
 from noetl.tools.python.child.failures import bounded, describe
+from noetl.tools.python.child.landing import Landing, Mapped, TooLarge, put_tables
 from noetl.tools.python.child.leftovers import Baseline
 from noetl.tools.python.child.namespace import Inputs, Program, compile_program, forget, run_program
-from noetl.tools.python.child.observation import Collector, Stopwatch
+from noetl.tools.python.child.observation import Output, Stopwatch
 
 SOCKET_FD = 3
 PERMITS_FD = 4
+OUTPUT_FD = 5
 _ABOVE_OURS = 10
 OPEN_FILES_MAX = 1_024
-FILE_BYTES_MAX = 1024**3
+FILE_BYTES_MAX = 64 * 1024**3
 PROCESSES_MAX = 4_096
 PROGRAMS_MAX = 256
 PROGRAMS_BYTES_MAX = 4_000_000
@@ -50,7 +52,7 @@ class ValueInvalid(ValueError):
 
 
 def serve(descriptors: list[int], *, directory: str, parent_pid: int, settings: ChildSettings) -> NoReturn:
-    """Life of a child, from right after the fork to its exit.  The descriptors: its connection, its permits."""
+    """Life of a child, from right after the fork to its exit.  The descriptors: connection, permits, output."""
     try:
         _settle(descriptors, directory, parent_pid, settings)
         Child(settings).loop()
@@ -69,9 +71,9 @@ def _settle(descriptors: list[int], directory: str, parent_pid: int, settings: C
     kernel.drop_capabilities()
     # First out of the way: a descriptor may have the number that another one is to get.
     moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, _ABOVE_OURS) for descriptor in descriptors]
-    for descriptor, target in zip(moved, (SOCKET_FD, PERMITS_FD), strict=True):
+    for descriptor, target in zip(moved, (SOCKET_FD, PERMITS_FD, OUTPUT_FD), strict=True):
         os.dup2(descriptor, target, inheritable=False)
-    os.closerange(PERMITS_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    os.closerange(OUTPUT_FD + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
     os.makedirs(directory, 0o700)
     os.chdir(directory)
     os.environ.clear()
@@ -95,8 +97,8 @@ class Child:
         self._settings = settings
         self._pid = os.getpid()
         self._programs = ProgramCache()
-        self._output = Collector(chars_max=limits.PYTHON_OUTPUT_CHARS_MAX)
-        sys.stdout = sys.stderr = cast("TextIO", self._output)
+        self._output = Output(OUTPUT_FD)
+        sys.stdout, sys.stderr = cast("TextIO", self._output.stdout), cast("TextIO", self._output.stderr)
         self._baseline = Baseline()
         # User code may replace functions of `os`; these stay ours.
         self._read, self._write, self._getpid, self._exit = os.read, os.write, os.getpid, os._exit
@@ -130,19 +132,21 @@ class Child:
         return True
 
     def _answer_one(self, ticket: int, code: bytes, request: dict[str, Any]) -> bool:
+        self._output.pipe.ticket = ticket
         self._stopwatch.start()
         answer = self._run(code, request) if request["kind"] == "run" else self._render(request)
         if self._getpid() != self._pid:
             self._exit(0)  # user code forked and let the copy run out here; only the original answers
         usage = self._stopwatch.stop()
         left_behind = self._baseline.left_behind(usage)
-        text, dropped = self._output.take()
-        if text:
-            answer += b',"stdout":', _json(text)
+        has_printed, dropped = self._output.end()
+        if dropped:
             answer += b',"dropped":', _json(dropped)
         if left_behind is not None:
             answer += b',"left_behind":', _json(left_behind)
         mark = wire.REUSABLE if left_behind is None else wire.SPENT
+        if has_printed:
+            mark |= wire.PRINTED
         prefix = wire.answer_prefix(ticket, mark, self._stopwatch.seconds, self._stopwatch.needed_seconds)
         self._send((prefix, b"{", *answer, b"}"))
         return left_behind is None
@@ -150,9 +154,13 @@ class Child:
     def _run(self, code: bytes, request: dict[str, Any]) -> tuple[bytes, ...]:
         filename: str = request["filename"]
         environment: dict[str, str] | None = request.get("env")
+        folder: str | None = request.get("landing")
+        landing, mapped = (Landing(folder, request.get("shared")) if folder else None), Mapped()
         try:
             if environment:
                 self._enter(environment)
+            if "tables" in request:
+                put_tables(request, mapped)
             inputs = Inputs(
                 input=request["input"],
                 names=request.get("names", _NOTHING),
@@ -160,13 +168,50 @@ class Child:
                 libs=request.get("libs", _NOTHING),
             )
             program = self._programs.compiled(code, filename)
-            return self._value(run_program(program, inputs))
+            return self._landed(run_program(program, inputs), landing)
         except BaseException as error:  # tool boundary: whatever user code raises, `SystemExit` too, is its failure
+            if landing is not None:
+                landing.drop()
             return _failure(*describe(error, filename))
         finally:
             forget()
+            mapped.close()
             if environment:
                 self._leave(environment)
+
+    def _landed(self, value: object, landing: Landing | None) -> tuple[bytes, ...]:
+        """The answer with a value, of which tables and what is large stay behind in files of the worker."""
+        if landing is None:
+            return self._value(value)
+        value = landing.without_tables(value)
+        answer: tuple[bytes, ...] | None = None
+        if not landing.landed and isinstance(value, dict | list):
+            answer = self._large(value, landing)
+        if answer is None:
+            answer = self._value(value)
+        if not landing.landed:
+            return answer
+        if answer[0] != b'"value":':
+            landing.drop()
+            return answer
+        return (*answer, b',"landed":', _json(landing.landed))
+
+    def _large(self, value: object, landing: Landing) -> tuple[bytes, ...] | None:
+        try:
+            try:
+                is_landed = landing.land_json(value, self._settings.result_bytes_max)
+            except EnvelopeInvalid:
+                # Odd keys, NaN, a date: rare, so only then is the value rebuilt.
+                landing.drop()
+                is_landed = landing.land_json(_normalised(value), self._settings.result_bytes_max)
+        except TooLarge:
+            landing.drop()
+            message = f"the result has more than {self._settings.result_bytes_max} bytes as JSON, which is the limit"
+            return _failure(_refused_result("RESULT_TOO_LARGE", message, None), None)
+        except NoetlError:
+            landing.drop()
+            return None  # whoever writes it whole says what is wrong
+        return (b'"value":', b"null") if is_landed else None
 
     def _render(self, request: dict[str, Any]) -> tuple[bytes, ...]:
         try:

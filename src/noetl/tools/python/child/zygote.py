@@ -4,7 +4,7 @@ It has the imports that children need and forks on request.  It runs no user cod
 environment, and one connection: a socket to the worker.  When that ends, all children end, then the zygote.
 
 Messages, one JSON object per datagram.  From the worker: `{"fork": number}` with the child's end of a socket
-pair and the counter of its permits, `{"kill": number}`.  To the worker: `{"ready": true}`,
+pair, the counter of its permits and the pipe of its output, `{"kill": number}`.  To the worker: `{"ready": true}`,
 `{"forked": number, "pid": pid}`, `{"exited": number, "status": wait status}`.
 """
 
@@ -74,7 +74,7 @@ class Zygote:
 
     def _receive(self) -> None:
         try:
-            message, descriptors, _flags, _address = socket.recv_fds(self._control, MESSAGE_BYTES_MAX, 2)
+            message, descriptors, _flags, _address = socket.recv_fds(self._control, MESSAGE_BYTES_MAX, 3)
         except ConnectionError:
             message, descriptors = b"", []
         if not message:

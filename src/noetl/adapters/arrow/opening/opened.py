@@ -1,0 +1,101 @@
+"""A table that is open: its batches lie in memory or in a mapped file, and nothing is copied before somebody looks."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from noetl.adapters.arrow.rows import rows_of
+from noetl.ports.data.tables import MappedFile
+
+
+@dataclass(slots=True, kw_only=True)
+class TableContent:
+    """What several open tables of one process share: the batches, and what keeps their bytes in place."""
+
+    schema: Any
+    batches: Sequence[Any]
+    size: int
+    """How many bytes of memory, ours or shared, it holds."""
+    file: MappedFile | None = None
+    until_us: int | None = None
+    """When the lease of the segment ends in which it lies, if it lies in one."""
+    counts: Sequence[int] | None = None
+    """How many rows each batch has, where the batches are not at hand."""
+    starts: list[int] = field(init=False)
+    row_count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        counts = self.counts if self.counts is not None else [batch.num_rows for batch in self.batches]
+        ends = list(accumulate(counts))
+        self.row_count = ends[-1] if ends else 0
+        self.starts = [0, *ends[:-1]]
+
+
+class OpenedTable:
+    """One view of a table's content."""
+
+    def __init__(self, content: TableContent, *, tier: str, spill: Callable[[TableContent], TableContent]) -> None:
+        self._content: TableContent | None = content
+        self._tier = tier
+        self._spill = spill
+
+    @property
+    def row_count(self) -> int:
+        return self._open().row_count
+
+    @property
+    def columns(self) -> Sequence[str]:
+        return tuple(self._open().schema.names)
+
+    @property
+    def schema(self) -> Any:
+        return self._open().schema
+
+    @property
+    def tier(self) -> str:
+        return self._tier
+
+    def rows(self, first: int, count: int) -> list[dict[str, object]]:
+        """Rows that do not exist are left out, as in a slice of a list."""
+        found: list[dict[str, object]] = []
+        for batch in self._window(max(first, 0), max(count, 0)):
+            found += rows_of(batch)
+        return found
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        content = self._open()
+        for batch in content.batches:
+            yield batch if columns is None else batch.select(list(columns))
+
+    def mapped(self) -> MappedFile:
+        content = self._open()
+        if content.file is None or not content.file.path.exists():
+            # A file that is gone is still mapped here, and nowhere else any more.
+            content = self._content = self._spill(content)
+        assert content.file is not None
+        return content.file
+
+    def close(self) -> None:
+        self._content = None
+
+    def _open(self) -> TableContent:
+        if self._content is None:
+            raise ValueError("the table is closed")
+        return self._content
+
+    def _window(self, first: int, count: int) -> Iterator[Any]:
+        """The batches, cut to size, that hold some rows."""
+        content = self._open()
+        last = min(first + count, content.row_count)
+        place = bisect_right(content.starts, first) - 1
+        while first < last:
+            batch, start = content.batches[place], content.starts[place]
+            taken = min(batch.num_rows - (first - start), last - first)
+            if taken > 0:
+                yield batch.slice(first - start, taken)
+            first += taken
+            place += 1

@@ -1,0 +1,1 @@
+"""Results and what led to them, in memory."""

@@ -1,0 +1,1 @@
+"""What the collector of unreachable payloads reads and writes in Postgres."""

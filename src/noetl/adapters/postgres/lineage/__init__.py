@@ -1,0 +1,1 @@
+"""Reads of results and of what led to them."""

@@ -1,0 +1,1 @@
+"""Logs of tools and user code in Postgres."""

@@ -1,0 +1,1 @@
+"""Verbs about payloads: what is stored, and what may go."""

@@ -1,0 +1,1 @@
+"""Collecting payloads that nothing names: mark what is reachable, wait, look again, delete."""

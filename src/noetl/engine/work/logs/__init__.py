@@ -1,0 +1,1 @@
+"""A worker's logs: from what a tool says to chunks that are durable."""

@@ -1,0 +1,54 @@
+"""Where results of tasks are that are stored already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from noetl.core.results.parts import Parted, StoredPart, unique
+from noetl.engine.work.pipeline.run import Run
+
+Pointer = Mapping[str, Any]
+_MEMBERS_SEARCHED_MAX = 100
+_NAMES = ("_ref", "ref")
+_TOLD = ("sha256", "media_type", "bytes", "row_count", "store")
+
+
+def pointers_of(value: object, reference: object) -> tuple[Pointer, ...]:
+    """The references of a task's result: of the result itself, of its parts, and of what a tool stored and names as
+    `_ref` or `ref`, in the result or in one of its members."""
+    own = (reference,) if isinstance(reference, Mapping) else ()
+    if isinstance(value, StoredPart):
+        return (*own, value._reference)
+    parts: tuple[Pointer, ...] = ()
+    if isinstance(value, Parted):
+        parts, value = tuple(unique(value._parts)), value._base
+    return (*own, *parts, *_named(value)) if isinstance(value, dict) else (*own, *parts)
+
+
+def _named(value: dict[str, Any]) -> Iterator[Pointer]:
+    members = list(value.values())[:_MEMBERS_SEARCHED_MAX]
+    for place in (value, *(member for member in members if isinstance(member, dict))):
+        for name in _NAMES:
+            found = place.get(name)
+            if isinstance(found, Mapping) and {"sha256", "uri", "store"} <= found.keys():
+                yield found
+
+
+def with_pointers(tasks: list[dict[str, object]], run: Run) -> list[dict[str, object]]:
+    """The entries about task runs; the last one of each task says where its result is stored, if it is."""
+    left = dict(run.results)
+    for entry in reversed(tasks):
+        label = str(entry["task"])
+        if label in left:
+            found = pointers_of(left.pop(label), (run.stored.get(label) or {}).get("_ref"))
+            if found:
+                entry["stored"] = {name: found[0][name] for name in _TOLD if found[0].get(name) is not None}
+    return tasks
+
+
+def digests_of(reference: Pointer | None) -> tuple[object, ...]:
+    """The digests of the payloads behind a reference: its own, and that of its index."""
+    if reference is None:
+        return ()
+    return reference.get("sha256"), (reference.get("index") or {}).get("sha256")

@@ -1,0 +1,1 @@
+"""What runs in the child process of a task.  Only these modules import DuckDB."""

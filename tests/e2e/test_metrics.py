@@ -1,0 +1,122 @@
+"""Metrics of real processes, asked for over HTTP."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+
+import pytest
+
+from tests.support.prometheus import Family, parse
+from tests.support.server import Place, place, running_server
+
+PLAYBOOK = """
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {name: metrics}
+workflow:
+  - step: rows
+    tool: {kind: duckdb, query: "select range as n, md5(range::text) as word from range(20000)"}
+    next: {arcs: [{step: sum}]}
+  - step: sum
+    tool: {kind: duckdb, input: {rows: "{{ rows.rows }}"}, query: "select sum(n)::bigint as total from rows"}
+"""
+TABLE_METRICS = {
+    "noetl_storage_ipc_admission_attempts_total",
+    "noetl_storage_ipc_admission_success_total",
+    "noetl_storage_ipc_admission_failures_total",
+    "noetl_storage_ipc_read_attempts_total",
+    "noetl_storage_ipc_read_hits_total",
+    "noetl_storage_ipc_read_misses_total",
+    "noetl_storage_ipc_durable_fallback_reads_total",
+    "noetl_storage_ipc_read_hit_ratio",
+    "tier15_budget_exhaustion_total",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+    return port
+
+
+def asked(port: int, path: str) -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        return response.status, response.getheader("content-type") or "", response.read().decode()
+    finally:
+        connection.close()
+
+
+def server_metrics(server: Place) -> dict[str, Family]:
+    answer = server.request("GET", "/metrics")
+    assert answer.status == 200, answer.content
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return parse(answer.content.decode())
+
+
+def test_a_server_and_a_worker_show_what_they_counted() -> None:
+    port = free_port()
+    with running_server(workers=0) as server:
+        worker = server.start_worker(NOETL_WORKER_METRICS_PORT=str(port), NOETL_WORKER_POOL="default")
+        quiet = server_metrics(server)
+        assert quiet["noetl_event_result_bytes"].value("noetl_event_result_bytes_count") == 0
+        told = server.finish(server.submit(PLAYBOOK))
+        assert told["status"] == "COMPLETED", (told["error"], server.logs())
+        after = server_metrics(server)
+        assert after.keys() >= TABLE_METRICS
+        assert after["noetl_event_result_bytes"].value("noetl_event_result_bytes_count") > 0
+        assert after["noetl_event_result_bytes"].value("noetl_event_result_bytes_sum") > 100
+        assert after["noetl_process_info"].value(role="server") == 1
+
+        status, kind, text = asked(port, "/metrics")
+        assert (status, kind) == (200, "text/plain; version=0.0.4; charset=utf-8")
+        families = parse(text)
+        assert families.keys() >= TABLE_METRICS
+        for family in families.values():
+            for _, labels in family.samples:
+                assert {"worker_id", "worker_pool", "runtime"} <= {name for name, _ in labels}
+        assert families["noetl_storage_ipc_admission_attempts_total"].value() >= 1
+        assert families["noetl_storage_ipc_budget_bytes"].value() > families["noetl_storage_ipc_bytes_in_use"].value()
+        resolved = families["noetl_reference_resolve_ms"]
+        counts = [v for (name, _), v in resolved.samples.items() if name == "noetl_reference_resolve_ms_count"]
+        assert sum(counts) >= 1
+        status, _, text = asked(port, "/health")
+        health = json.loads(text)
+        assert (status, health["status"], health["pid"]) == (200, "ok", worker.pid)
+        assert (health["worker_pool"], str(worker.pid) in health["worker_id"]) == ("default", True)
+        assert asked(port, "/anything")[0] == 404
+        # The listener must not take the signal away from the worker.
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+
+
+def test_metrics_of_a_server_need_a_token_and_those_of_a_worker_are_off() -> None:
+    with running_server(workers=1) as server:
+        assert server.request("GET", "/metrics", token=None).status == 401
+        assert server.request("GET", "/metrics", token="worker_token").status == 403
+        assert "noetl_process_info" in server_metrics(server)
+
+
+@pytest.mark.parametrize("port", ["70000", "here"])
+def test_a_wrong_port_is_told_at_the_start(port: str) -> None:
+    with place() as somewhere:
+        process = somewhere.start("worker", "--server", "http://127.0.0.1:1", NOETL_WORKER_METRICS_PORT=port)
+        assert process.wait() == 2
+        assert "NOETL_WORKER_METRICS_PORT" in process.text()
+
+
+def test_a_taken_port_is_told_at_the_start() -> None:
+    with socket.socket() as taken, place() as somewhere:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        process = somewhere.start("worker", "--server", "http://127.0.0.1:1", NOETL_WORKER_METRICS_PORT=port)
+        assert process.wait() != 0
+        assert f"cannot listen on 127.0.0.1:{port}" in process.text()
+        assert "Traceback" not in process.text()
