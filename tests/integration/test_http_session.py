@@ -16,6 +16,7 @@ from fastapi import FastAPI
 
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
+from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.adapters.memory.queue import MemoryQueue
 from noetl.adapters.session.http_stream import HttpSession, WorkerProfile
 from noetl.adapters.session.http_stream_link import Refused, ServerLink, ServerPlace
@@ -25,6 +26,7 @@ from noetl.core.codec import sha256_hex
 from noetl.core.errors import EnvelopeInvalid, ExecutionClosed, LeaseLost, NoetlError
 from noetl.core.reference import Result
 from noetl.engine.control.sessions import Sessions
+from noetl.engine.payloads import Payloads
 from noetl.engine.sessions.keeper import Keeper
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, Stop
 from noetl.processes.server import problems
@@ -157,7 +159,8 @@ async def scene(*, slots: int = 100, token: str = TOKEN) -> AsyncIterator[Scene]
     app = FastAPI()
     problems.install(app)
     work = WorkParts.__new__(WorkParts)
-    for name, value in {"keeper": keeper, "queue": queue}.items():
+    payloads = Payloads(small=MemoryPayloads({}), large=MemoryPayloads({}))
+    for name, value in {"keeper": keeper, "queue": queue, "payloads": payloads}.items():
         object.__setattr__(work, name, value)
     install(app, routes.router(work).routes, WORKER)
     tokens = Tokens([Grant(sha256=sha256_hex(TOKEN.encode()), scopes=frozenset({WORKER}))])

@@ -21,7 +21,7 @@ from tests.support.postgres import RunningServer, embedded_server, shared_server
 from tests.support.sql import Sql, credential, new_tool
 
 NOW = datetime.datetime.now(datetime.UTC)
-VIEWS = ("commands", "events", "executions")
+VIEWS = ("commands", "events", "executions", "result_refs")
 
 
 @pytest.fixture(scope="module")

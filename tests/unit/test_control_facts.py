@@ -100,7 +100,7 @@ def test_the_end_of_a_frame_is_recorded_with_the_words_of_the_control_plane() ->
     told = fact(kinds.FRAME_COMMITTED, meta={**outcomes(6), "step": "other", "attempt": 9}, result=DONE)
     draft = fact_draft(run.state.commands["each#1/1"], told, NOW)
     assert (draft.transition_key, draft.stage_id, draft.frame_id) == ("frame.terminal/each#1/1", "each#1", "each#1/1")
-    assert draft.meta == {"step": "each", "attempt": 1, **outcomes(6)}
+    assert draft.meta == {"step": "each", "attempt": 1, "first": 0, **outcomes(6)}
     assert draft.result == DONE
 
 
@@ -254,3 +254,14 @@ def test_frames_of_a_failed_loop_are_to_be_drained() -> None:
     best = looping(list(range(8)), spec=parallel(2, max_rows=4), best_effort=True)
     best.commit(best.frames[0], {0: BOOM})
     assert not is_draining(best.state, best.state.commands[best.frames[0]])
+
+
+def test_what_led_to_a_result_is_said_by_the_control_plane() -> None:
+    run = frame()
+    command = run.state.commands["each#1/1"]._replace(parent_ref=41)
+    told = fact(kinds.FRAME_COMMITTED, meta=outcomes(6), result={**DONE, "parent_ref": {"ref_id": 7}})
+    result = fact_draft(command, told, NOW).result
+    assert result is not None
+    assert result["parent_ref"] == {"ref_id": 41}
+    odd = {name: member for name, member in DONE.items() if name != "parent_ref"}
+    assert fact_draft(command, told._replace(result=odd), NOW).result == odd
