@@ -80,8 +80,8 @@ class Settings:
     duckdb_threads: int = DUCKDB_THREADS_MAX
     node_id: str = "localhost"
     """This machine, among those whose processes share memory with each other only."""
-    payload_inline_bytes: int = PAYLOAD_INLINE_BYTES_MAX
-    """Payloads up to this size lie beside the ledger, in the same commit as their event."""
+    payload_inline_bytes: int | None = None
+    """Payloads up to this size lie beside the ledger, in the same commit as their event; None is the limit."""
     tier1_memory_bytes: int = 128 * 1024**2
     """Open tables that a process keeps."""
     tier15_budget_bytes: int = 1024**3
@@ -157,9 +157,9 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         * _number(source, "NOETL_DUCKDB_MEMORY_MB", DUCKDB_MEMORY_BYTES_MAX // 1024**2, 64, 1024**2),
         duckdb_threads=_number(source, "NOETL_DUCKDB_THREADS", DUCKDB_THREADS_MAX, 1, 256),
         node_id=source.get("NOETL_NODE_ID") or socket.gethostname(),
-        payload_inline_bytes=_number(
-            source, "NOETL_PAYLOAD_INLINE_BYTES", PAYLOAD_INLINE_BYTES_MAX, 0, PAYLOAD_INLINE_BYTES_MAX
-        ),
+        payload_inline_bytes=_number(source, "NOETL_PAYLOAD_INLINE_BYTES", 0, 0, PAYLOAD_INLINE_BYTES_MAX)
+        if source.get("NOETL_PAYLOAD_INLINE_BYTES")
+        else None,
         tier1_memory_bytes=1024**2 * _number(source, "NOETL_TIER1_MEMORY_MB", 128, 0, 1024**2),
         tier15_budget_bytes=1024**2 * _number(source, "NOETL_TIER15_BUDGET_MB", 1024, 0, 1024**2),
         tier15_grace_seconds=_seconds(source, "NOETL_TIER15_GRACE_SECONDS", 30.0, 0.0, 3600.0),

@@ -288,3 +288,16 @@ async def test_a_ledger_that_is_older_gets_its_rows(where: str, tmp_path: Path) 
         again = await engine.run(CHAIN)
         assert completed(again) == {"sum": 6, "first": 0}
     await must_be_rebuildable(where)
+
+
+@asynchronous
+async def test_the_physical_address_is_where_the_file_is(address: str, tmp_path: Path) -> None:
+    async with running_engine(address, tmp_path) as engine:
+        told = await engine.run("""
+        workflow:
+          - {step: big, tool: {kind: python, code: "result = {'text': ['x' * 1000] * 1000}"}}
+        """)
+        assert told.state.failure is None
+    ref = (await stored_refs(address))[ended(told, "big#1").event_id]
+    assert ref.store_tier == "file"
+    assert (tmp_path / "payloads" / str(ref.physical_address)).is_file()

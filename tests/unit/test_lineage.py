@@ -290,6 +290,7 @@ def test_an_address_is_a_row_of_the_small_ones_or_the_key_of_an_object() -> None
     digest, uri = payload.reference.sha256, payload.reference.uri
     assert physical_address("db", uri, digest) == f"noetl.payload/{digest}"
     assert physical_address("file", uri, digest) == f"a%2Eb%2Fc/o/{digest[:2]}/{digest}"
+    assert physical_address("s3", uri, digest) == f"a%2Eb%2Fc/o/{digest}"
     assert physical_address(None, uri, digest) is None
     assert physical_address("file", "elsewhere", digest) is None
 

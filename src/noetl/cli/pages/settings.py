@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
+from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX
 from noetl.settings import Settings, read_settings
 
 Default = Callable[[Settings], object]
@@ -104,7 +105,7 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
         ),
         "NOETL_STORAGE_LOCAL_CACHE_GB": (lambda s: s.storage.cache_bytes / _GIGABYTE, "how large it may become"),
         "NOETL_PAYLOAD_INLINE_BYTES": (
-            lambda s: s.payload_inline_bytes,
+            lambda s: PAYLOAD_INLINE_BYTES_MAX if s.payload_inline_bytes is None else s.payload_inline_bytes,
             "payloads up to this size lie beside the ledger, in the same commit as their event; at most the default",
         ),
         "NOETL_TIER1_MEMORY_MB": (

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from noetl.core.event import Event
-from noetl.core.reference import MEDIA_COLLECTION, STORE_SMALL
+from noetl.core.reference import MEDIA_COLLECTION, STORE_LARGE, STORE_SMALL
 
 _DIGITS = 20
 SMALL_ADDRESS = "noetl.payload"
@@ -123,15 +123,16 @@ def stage_of(ref: ResultRef) -> str | None:
 
 
 def physical_address(store: object, uri: str, sha256: str) -> str | None:
-    """Where the bytes are within their store: a row of the table of small ones, else the key of an object, which is the
-    same in every store."""
+    """Where the bytes are within their store: a row of the table of small ones, a path below the folder of files, a key
+    below the prefix of a bucket.  The form in which a key of the operator seals them is the store's own affair."""
     if store == STORE_SMALL:
         return f"{SMALL_ADDRESS}/{sha256}"
     words = uri.split("/")
     if store is None or len(words) < 6:
         return None
     tenant, organization = (word.replace(".", "%2E") for word in (words[3], words[5]))
-    return f"{tenant}/{organization}/{sha256[:2]}/{sha256}"
+    below = f"{sha256[:2]}/{sha256}" if store == STORE_LARGE else sha256
+    return f"{tenant}/{organization}/{below}"
 
 
 def _correlation(event: Event) -> dict[str, object] | None:

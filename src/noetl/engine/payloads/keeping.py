@@ -38,12 +38,12 @@ class Payloads(PayloadReading):
         large: LargePayloadStore,
         large_name: str | Callable[[], str] = STORE_LARGE,
         tables: Tables | None = None,
-        small_bytes_max: int = limits.PAYLOAD_INLINE_BYTES_MAX,
+        small_bytes_max: int | None = None,
     ) -> None:
         """`large` takes what is not small, and references to it carry `large_name`, which a worker may learn later
         than this.  It also reads what other stores took, as far as they are configured."""
         self.tables = tables
-        self.small_bytes_max = small_bytes_max
+        self._small_bytes_max = small_bytes_max
         self._small = small
         self._large = large
         self._name = large_name
@@ -74,8 +74,13 @@ class Payloads(PayloadReading):
             large=large,
             large_name=self._name,
             tables=self.tables,
-            small_bytes_max=self.small_bytes_max,
+            small_bytes_max=self._small_bytes_max,
         )
+
+    @property
+    def small_bytes_max(self) -> int:
+        """How many bytes a payload has at most that lies beside the ledger."""
+        return limits.PAYLOAD_INLINE_BYTES_MAX if self._small_bytes_max is None else self._small_bytes_max
 
     @property
     def large_name(self) -> str:

@@ -23,7 +23,7 @@ SELECT e.event_id, e.execution_id, e.position, e.tenant_id, e.organization_id, e
     CASE WHEN f.store = 'db' THEN 'noetl.payload/' || f.sha256
          WHEN f.store IS NOT NULL AND split_part(f.uri, '/', 6) <> '' THEN
              replace(split_part(f.uri, '/', 4) || '/' || split_part(f.uri, '/', 6), '.', '%2E')
-             || '/' || left(f.sha256, 2) || '/' || f.sha256 END,
+             || CASE WHEN f.store = 'file' THEN '/' || left(f.sha256, 2) || '/' ELSE '/' END || f.sha256 END,
     CASE WHEN e.stage_id IS NOT NULL AND e.frame_id IS NOT NULL THEN json_build_object(
         'loop_epoch', e.stage_id, 'index', CASE WHEN m.first ~ '^[0-9]{1,18}$' THEN m.first::bigint END,
         'page', CASE WHEN e.frame_id ~ '/[0-9]{1,18}$' THEN substring(e.frame_id FROM '[0-9]+$')::bigint END) END,
