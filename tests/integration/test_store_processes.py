@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -20,6 +19,7 @@ from noetl.core.codec import sha256_hex
 from noetl.core.reference import Reference
 from tests.support.aio import asynchronous
 from tests.support.object_servers import azurite, needs_node, seaweed
+from tests.support.small_disk import small_file_system
 from tests.support.stores import SEAL, cloud, objects
 
 OWNER = {"tenant_id": "acme", "organization_id": "sales"}
@@ -116,21 +116,6 @@ def test_a_full_disk_is_waited_out(tmp_path: Path, extra: Mapping[str, str]) -> 
     assert answer["refused"] >= 3, answer
     assert answer["stored"] >= 3, answer
     assert answer["cache_failures"] >= 1, answer
-
-
-def small_file_system(folder: Path) -> tuple[str, ...]:
-    """The words before a command that give it a file system of 4 MB at a folder, in a namespace of its own: as root, or
-    as a user who may make one."""
-    unshare = shutil.which("unshare")
-    assert unshare is not None, "this test needs unshare of util-linux"
-    mount = f'mount -t tmpfs -o size=4m tmpfs "{folder}" && exec "$@"'
-    ways = [("--mount",)] if os.geteuid() == 0 else []
-    ways.append(("--user", "--map-root-user", "--mount"))
-    for way in ways:
-        words = (unshare, *way, "sh", "-c", mount, "sh")
-        if subprocess.run([*words, "true"], capture_output=True, check=False).returncode == 0:
-            return words
-    raise AssertionError("no file system of its own can be mounted: run as root, or allow user namespaces")
 
 
 @pytest.mark.long

@@ -51,6 +51,9 @@ def failed_by(error: NoetlError, step: str, task: str) -> Failure:
         return unavailable(error, place)
     if isinstance(error, StoreRefused):
         return unstored(error, step, task)
+    if isinstance(error, StorageFull | StoreUnavailable):
+        kind = "storage_quota" if isinstance(error, StorageFull) else "storage_access"
+        return Failure(kind=kind, code=error.code, message=f"{place}: {error}", retryable=True)
     return Failure(kind="unknown", code=error.code, message=f"{place}: {error}")
 
 

@@ -24,6 +24,7 @@ from noetl.tools.duckdb.inputs import opened_sources
 from noetl.tools.duckdb.places import LOCK, Owner, Places, TaskPlace
 from noetl.tools.duckdb.request import MEMORY, Request, read_request
 from noetl.tools.duckdb.sources import attachments_of
+from noetl.tools.patience import patiently
 from noetl.tools.sql.results import StatementResult, value_of
 
 _ELSEWHERE = (
@@ -181,8 +182,9 @@ def _described(request: Request, place: TaskPlace, attachments: list[dict[str, A
 async def _kept(call: ToolCall, result: Mapping[str, Any]) -> StatementResult:
     if "path" not in result:
         return StatementResult(row_count=result["row_count"])
-    assert call.tables is not None
-    reference = await call.tables.keep(LandedTable(path=Path(result["path"])))
+    tables = call.tables
+    assert tables is not None
+    reference = await patiently(lambda: tables.keep(LandedTable(path=Path(result["path"]))))
     return StatementResult(row_count=result["row_count"], columns=tuple(result["columns"]), reference=reference)
 
 

@@ -11,6 +11,7 @@ from typing import Self
 from noetl.core.results.scanned import ScannedJson
 from noetl.ports.tool import BodySink
 from noetl.tools.http.body import storable
+from noetl.tools.patience import patiently
 
 _MOVED_BYTES = 1024 * 1024
 _READ_BYTES = 256 * 1024
@@ -44,6 +45,9 @@ class BodyFile:
 
     async def keep_json(self, sink: BodySink) -> Mapping[str, object]:
         """Store the JSON with an index of its parts.  Raises NotScanned, and what the sink raises."""
+        return await patiently(lambda: self._kept(sink))
+
+    async def _kept(self, sink: BodySink) -> Mapping[str, object]:
         self._file.seek(0)
         writer = ScannedJson(iter(self._chunk, b""), repaired=storable)
         return await sink.keep_json(_moved(writer.pieces()), index=writer.made)

@@ -21,6 +21,7 @@ from noetl.core.playbook.reading.kinds import TABLE_MODES
 from noetl.core.results.index import Node, index_from_document
 from noetl.ports.data.tables import LandedTable, LandingPlace, OpenTable
 from noetl.ports.tool import Place, TableSink, ToolCall
+from noetl.tools.patience import patiently
 from noetl.tools.python.pool import TaskOutcome
 
 _NAME = re.compile(r"[0-9]{1,10}-[0-9]{1,12}")
@@ -88,7 +89,8 @@ async def kept_parts(
         for place, path, index in entries:
             if index is None:
                 offset = shared.offset if shared is not None and path.parent == shared.folder else 0
-                parts[place] = await _tables(call).keep(LandedTable(path=path, offset=offset))
+                landed = LandedTable(path=path, offset=offset)
+                parts[place] = await patiently(partial(_tables(call).keep, landed))
                 continue
             reference = await _kept_json(path, index, call)
             if reference is None:
@@ -108,9 +110,10 @@ def _tables(call: ToolCall) -> TableSink:
 async def _kept_json(path: Path, index: Node, call: ToolCall) -> Mapping[str, object] | None:
     """The reference of a plain value; None for one that holds a secret: it goes the long way, on which it is
     scrubbed."""
-    assert call.sink is not None, "nothing lands for a call without a sink"
+    sink = call.sink
+    assert sink is not None, "nothing lands for a call without a sink"
     try:
-        return await call.sink.keep_json(_chunks(path), index=partial(_itself, index))
+        return await patiently(lambda: sink.keep_json(_chunks(path), index=partial(_itself, index)))
     except ToolFailed as error:
         if error.failure.code != SECRET_IN_BODY:
             raise

@@ -11,6 +11,7 @@ from noetl.adapters.arrow.keeping.scrubbing import Scrubbing
 from noetl.adapters.arrow.segments.header import HEADER_BYTES
 from noetl.adapters.arrow.segments.shared import Segments
 from noetl.adapters.arrow.segments.writer import Published, SegmentIdentity, SegmentWriter
+from noetl.core.errors import Transient
 from noetl.core.limits import TABLE_BATCH_BYTES_AIM
 from noetl.ports.data.tables import LandedTable, Scrub
 
@@ -39,7 +40,8 @@ class Keeping:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.chunks.aclose()
-        await asyncio.to_thread(self._clear)
+        # What a store could not take for the moment is handed over again.
+        await asyncio.to_thread(self._clear, is_needed=isinstance(error, Transient))
 
     async def head(self, bytes_max: int) -> bytes:
         """The first bytes: all of them, or more than so many."""
@@ -78,10 +80,11 @@ class Keeping:
             return None
         return source if source.path.parent == self._segments.folder.root else None
 
-    def _clear(self) -> None:
+    def _clear(self, *, is_needed: bool) -> None:
         if self._writer is not None:
             self._writer.drop()
-        self._source.remove()
+        if not is_needed:
+            self._source.remove()
 
 
 def _expected_bytes(source: object) -> int:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from noetl.core.errors import ToolFailed
 from noetl.core.limits import POSTGRES_BATCH_BYTES, POSTGRES_BATCH_ROWS_MAX
 from noetl.ports.tool import TableSink
+from noetl.tools.patience import patiently
 from noetl.tools.postgres.failures import storage_failure
 from noetl.tools.postgres.tables.bounds import FIRST_ROWS
 from noetl.tools.postgres.tables.columns import Columns
@@ -100,8 +101,9 @@ class Taken:
             self._only = self._columns.batch(()), []
         try:
             if self._only is not None:
-                return await sink.keep(pa.Table.from_batches([self._only[0]]))
-            return await sink.keep(self._batches())
+                table = pa.Table.from_batches([self._only[0]])
+                return await patiently(lambda: sink.keep(table))
+            return await patiently(lambda: sink.keep(self._batches()))
         except OSError as error:
             raise ToolFailed(storage_failure(error)) from error
 
