@@ -14,7 +14,7 @@ def small_file_system(folder: Path) -> tuple[str, ...]:
     unshare = shutil.which("unshare")
     assert unshare is not None, "this test needs unshare of util-linux"
     mount = f'mount -t tmpfs -o size=4m tmpfs "{folder}" && exec "$@"'
-    ways = [("--mount",)] if os.geteuid() == 0 else []
+    ways: list[tuple[str, ...]] = [("--mount",)] if os.geteuid() == 0 else []
     ways.append(("--user", "--map-root-user", "--mount"))
     for way in ways:
         words = (unshare, *way, "sh", "-c", mount, "sh")
