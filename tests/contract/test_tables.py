@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -417,6 +419,26 @@ async def test_with_a_full_budget_there_is_no_landing_place(tmp_path: Path) -> N
         await tables.keep(numbers(ROWS, first=number), **OWNER)
     assert await tables.landing_place() is None
     assert await tables_in(tmp_path).landing_place() is None
+
+
+@asynchronous
+async def test_a_landing_place_is_there_has_room_and_is_ours(tmp_path: Path) -> None:
+    root = tmp_path / "segments"
+    tables = tables_in(tmp_path, segments_in(root, budget_bytes=3_000_000))
+    kept = await tables.keep(TABLE, **OWNER)
+    assert kept.ipc is not None
+    place = await tables.landing_place()
+    assert place is not None
+    assert place.bytes_max == 3_000_000 - sum(path.stat().st_size for path in root.iterdir())
+    shutil.rmtree(root)
+    place = await tables.landing_place()
+    assert place is not None
+    assert (place.folder.is_dir(), place.bytes_max) == (True, 3_000_000)
+    os.utime(root, (0, 0))
+    await tables.landing_place()
+    assert root.stat().st_mtime > 0, "a folder in which somebody may write counts as used"
+    root.chmod(0o755)
+    assert await tables.landing_place() is None
 
 
 # --- across processes ------------------------------------------------------------------------------------

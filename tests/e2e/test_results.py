@@ -231,6 +231,17 @@ def test_what_was_read_before_is_not_sent_again(server: Place, ended: str) -> No
     assert other.status == 200
 
 
+def test_a_head_is_the_answer_without_its_bytes(server: Place, ended: str) -> None:
+    for query in ("raw=true", "format=csv&limit=3", "", "format=parquet"):
+        place = f"/api/executions/{ended}/results/columns?{query}"
+        whole, head = server.request("GET", place), server.request("HEAD", place, headers={"Range": "bytes=0-3"})
+        assert (head.status, head.content) == (200, b"")
+        for name in ("etag", "content-type", "content-length", "noetl-total-rows", "link"):
+            assert head.headers.get(name) == whole.headers.get(name), name
+        assert server.request("HEAD", place, headers={"If-None-Match": head.headers["etag"]}).status == 304
+    assert server.request("HEAD", f"/api/executions/{ended}/results/nowhere").status == 404
+
+
 # --- what cannot be given --------------------------------------------------------------------------------
 
 
@@ -374,6 +385,35 @@ def test_a_file_is_written_whole_or_not_at_all(server: Place, ended: str, tmp_pa
     assert done.code == 2
     assert "cannot be written" in done.stderr
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_link_keeps_its_place_and_a_pipe_takes_the_bytes(server: Place, ended: str, tmp_path: Path) -> None:
+    run = server.cli()
+    content = ask(server, ended, "number").content
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "target.json", tmp_path / "link.json"
+    link.symlink_to(target)
+    for _ in ("made", "replaced"):
+        assert run("result", ended, "number", "-o", str(link)).code == 0
+        assert (link.is_symlink(), target.read_bytes()) == (True, content)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
+        assert run("result", ended, "number", "--format", "json", "-o", str(pipe)).code == 0
+        assert reader.communicate(timeout=20)[0] == content
+    assert pipe.is_fifo()
+    assert run("result", ended, "number", "-o", "/dev/null").code == 0
+    done = run("result", ended, "number", "-o", "/dev/full")
+    assert (done.code, "cannot be written" in done.stderr) == (2, True)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["far", "link.json", "pipe", "target.json"]
+
+
+@pytest.mark.parametrize("name", ["", ".", "/", "{folder}", "{folder}/", "{folder}/new/"])
+def test_a_name_that_is_no_file_is_refused(server: Place, ended: str, tmp_path: Path, name: str) -> None:
+    done = server.cli()("result", ended, "number", "-o", name.format(folder=tmp_path))
+    assert (done.code, "Traceback" in done.stderr) == (2, False)
+    assert "name a file" in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mistakes_on_the_command_line_are_told(server: Place, ended: str) -> None:

@@ -112,6 +112,10 @@ def test_a_range_is_answered_as_the_protocol_says(server: Place) -> None:
         for behind in ("bytes=100000-", "bytes=100000-100001", "bytes=-0"):
             answer = server.request("GET", path + store, headers={"Range": behind})
             assert (answer.status, answer.json["code"]) == (416, "range_not_satisfiable")
+            assert answer.headers["content-range"] == "bytes */100000"
+        for version, status in ((f'"{digest}"', 206), ('"another"', 200), (f'W/"{digest}"', 200)):
+            answer = server.request("GET", path + store, headers={"Range": "bytes=0-3", "If-Range": version})
+            assert answer.status == status
 
 
 def test_a_head_says_whether_there_is_a_payload_and_how_large(server: Place) -> None:
@@ -171,8 +175,14 @@ def test_a_payload_is_not_sent_again_to_whoever_has_it(server: Place) -> None:
     assert (put.status, put.json["media_type"], put.json["bytes"]) == (201, "text/plain", 70_000)
     got = server.request("GET", path)
     assert got.content == b"z" * 70_000
-    again = server.request("GET", path, headers={"If-None-Match": got.headers["etag"]})
-    assert (again.status, again.content) == (304, b"")
+    for known in (f'"{digest}"', f'W/"{digest}"', f'"another", "{digest}"', "*"):
+        for method in ("GET", "HEAD"):
+            again = server.request(method, path, headers={"If-None-Match": known})
+            assert (again.status, again.content) == (304, b"")
+    absent = f"/api/payloads/{'0' * 64}"
+    for known in (f'"{"0" * 64}"', "*"):
+        assert server.request("GET", absent, headers={"If-None-Match": known}).status == 404
+    assert server.request("GET", path, headers={"If-None-Match": '"another"'}).status == 200
 
 
 @asynchronous

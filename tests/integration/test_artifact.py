@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from noetl.engine.work.calling.artifacts import Artifacts
 from noetl.engine.work.calling.redact import Redactor
 from noetl.ports.tool import ToolCall, ToolSettings
 from noetl.settings import read_settings
+from noetl.tools.artifact import contents
 from noetl.tools.artifact.tool import ArtifactTool
 from tests.support.aio import asynchronous
 from tests.support.databases import empty_database
@@ -324,3 +326,37 @@ async def test_rows_become_the_file_that_the_name_promises(tmp_path: Path) -> No
     assert json.loads((tmp_path / "rows.json").read_text()) == rows
     kind, message = await bench.fails(action="put", uri=f"file://{tmp_path}/x.parquet", data=[{"a": 1}, {"a": "x"}])
     assert (kind, "'a'" in message) == ("config", True)
+
+
+# --- other work goes on ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["store", "file"])
+@pytest.mark.parametrize("is_compressed", [True, False])
+@asynchronous
+async def test_large_data_is_packed_and_read_beside_the_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, is_compressed: bool
+) -> None:
+    threads: set[int] = set()
+
+    def noting(original: Any) -> Any:
+        def called(*given: Any, **named: Any) -> Any:
+            threads.add(threading.get_ident())
+            return original(*given, **named)
+
+        return called
+
+    monkeypatch.setattr("noetl.tools.artifact.tool.packed", noting(contents.packed))
+    monkeypatch.setattr("noetl.tools.artifact.tool.value_of", noting(contents.value_of))
+    monkeypatch.setattr("gzip.compress", noting(gzip.compress))
+    bench = Bench(tmp_path)
+    data = {"text": "x" * 200_000}
+    options: dict[str, object] = {"compression": "gzip"} if is_compressed else {}
+    if place == "file":
+        options["uri"] = f"file://{tmp_path}/data.json"
+    kept = await bench.run(action="put", data=data, **options)
+    asked = {"uri": options["uri"]} if place == "file" else {"result_ref": kept["ref"]}
+    found = await bench.run(action="get", **asked, **({"compression": "gzip"} if is_compressed else {}))
+    assert found["data"] == data
+    assert threads
+    assert threading.get_ident() not in threads

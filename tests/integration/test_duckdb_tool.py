@@ -209,6 +209,7 @@ class Vanishing:
 class GoneTable:
     def __init__(self, opened: OpenTable) -> None:
         self.close = opened.close
+        self.looked = opened.looked
 
     def mapped(self) -> MappedFile:
         return MappedFile(path=Path("/nowhere/at/all"), offset=0, length=1)

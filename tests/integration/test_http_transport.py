@@ -194,6 +194,19 @@ async def test_a_large_body_is_stored_and_the_value_is_its_reference(tmp_path: P
     canonical_bytes(value)
 
 
+@pytest.mark.parametrize("header", ["text/plain; x=日", "text/plain; x=\xff", "text/plain;\tx=1"])
+@asynchronous
+async def test_a_content_type_that_nobody_can_write_down_is_that_of_bytes(tmp_path: Path, header: str) -> None:
+    payloads = Payloads(small=FilePayloads(tmp_path), large=FilePayloads(tmp_path))
+    owner = {"tenant_id": "acme", "organization_id": "sales"}
+    total = limits.HTTP_BODY_BYTES_IN_MEMORY_MAX + 1
+    result = await streamed(total, sink=PayloadBodySink(payloads, **owner), content_type=header, length=True)
+    assert result.failure is None
+    value: Any = result.value
+    assert value["data"]["media_type"] == "application/octet-stream"
+    assert reference_from_json(value["data"]["_ref"]).media_type == "application/octet-stream"
+
+
 @asynchronous
 async def test_memory_stays_bounded_while_a_body_is_stored() -> None:
     sink = Counting()

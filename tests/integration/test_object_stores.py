@@ -14,6 +14,7 @@ import obstore
 import pytest
 
 from noetl.adapters.crypto.chunks import ChunkSeal
+from noetl.adapters.objects.blobs import PLAIN, Owner
 from noetl.adapters.objects.build import StoreKeys, payload_stores
 from noetl.adapters.objects.clouds import cloud_payloads, memory_payloads
 from noetl.adapters.objects.content import ContentPayloads
@@ -196,6 +197,10 @@ async def test_a_deletion_that_was_broken_off_is_ended_by_the_next_one(is_renewe
     await obstore.copy_async(blobs._store, key, f"{key}.deleted")
     await obstore.delete_async(blobs._store, key)
     assert await subject.durable.get(one.reference, **OWNER) == one.content
+    assert await subject.durable.exists(one.reference, **OWNER)
+    assert await subject.durable.size_of(one.reference, **OWNER) == len(one.content)
+    assert await subject.durable.get_range(one.reference, offset=3, length=0, **OWNER) == b""
+    assert await blobs.forms(Owner(**OWNER), one.reference.sha256) == [PLAIN]
     (found,) = [o async for o in subject.durable.objects(**OWNER)]
     assert found.sha256 == one.reference.sha256
     before = moment if is_renewed else time.time() + 100

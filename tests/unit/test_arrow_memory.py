@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from noetl.adapters.arrow.opening.memory import HeldTables
+from pathlib import Path
+
+from noetl.adapters.arrow.opening.memory import FILES_MAX, HeldTables
 from noetl.adapters.arrow.opening.opened import TableContent
+from noetl.ports.data.tables import MappedFile
 from tests.support.arrow import numbers
 
 
@@ -58,3 +61,15 @@ def test_segments_are_let_go_when_their_lease_ends() -> None:
     held.add(key("own"), content(1))
     held.forget_expired(20)
     assert [held.get(key(name)) is None for name in ("ended", "leased", "own")] == [True, False, False]
+
+
+def test_only_so_many_mapped_files_are_held_however_small_they_are() -> None:
+    held = HeldTables(100_000)
+    held.add(key("in memory"), content(1))
+    for number in range(FILES_MAX + 2):
+        one = content(1)
+        one.file = MappedFile(path=Path(f"/{number}"), offset=0, length=1)
+        held.add(key(str(number)), one)
+    assert [held.get(key(str(number))) is None for number in (0, 1, 2)] == [True, True, False]
+    assert held.get(key("in memory")) is not None
+    assert held.bytes_in_use == FILES_MAX + 1

@@ -301,11 +301,15 @@ def test_what_a_home_left_that_is_used_no_more_is_removed_by_others(
         assert process.stdout.readline() == "done\n"
     name = published(segments_in(living).folder, lease_seconds=-1).name
     empty = segments_in(tmp_path / f"noetl-{os.getuid()}-empty").folder
+    for unused in (left, living, empty.root):
+        os.utime(unused, (0, 0))
+    young = segments_in(tmp_path / f"noetl-{os.getuid()}-young").folder
     opened = open_segments(node_id=NODE, home=tmp_path / "home", budget_bytes=1024**2, grace_seconds=30)
     assert opened is not None
     assert not left.exists()
     assert (living / name).exists(), "its owner lives and decides by itself"
     assert not empty.root.exists()
+    assert young.root.exists(), "somebody is about to write there"
     published(empty)  # the folder comes back when somebody needs it
     opened.folder.remove_own()
     assert not opened.folder.root.exists()

@@ -99,7 +99,9 @@ async def test_a_tool_gets_the_credential_and_not_the_word_for_it() -> None:
 async def test_everything_that_a_tool_returns_is_scrubbed() -> None:
     tool = Odd()
     failure = Failure(kind="unknown", message=CANARY, details={"seen": [CANARY]})
-    tool.outcome = ToolResult(value={CANARY: CANARY}, failure=failure, traceback=CANARY, facts={"f": CANARY})
+    tool.outcome = ToolResult(
+        value={CANARY: CANARY}, parts={(CANARY,): {}}, failure=failure, traceback=CANARY, facts={"f": CANARY}
+    )
     result = await caller(tool).run("odd", call("api"))
     assert CANARY not in repr(result)
     assert result.failure is not None

@@ -110,7 +110,7 @@ def held_media(media_type: str) -> str:
     return _WHOLE.get(media_type, media_type)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Payload:
     """Bytes on their way to a store, already addressed."""
 

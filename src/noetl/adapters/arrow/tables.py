@@ -7,7 +7,7 @@ bytes of one that turns out to be small instead of storing them; later it uses `
 A child process may write its rows straight into a file at the `landing_place`: in shared memory the file becomes the
 segment without being copied.
 
-Everything that an open table does may read files or wait for the store: call it in a thread."""
+Everything that an open table does may read files or wait for the store: call it by way of its `looked`."""
 
 from __future__ import annotations
 
@@ -108,10 +108,11 @@ class ArrowTables:
             return EncodedTable(content=content, facts=keeping.encoding.facts())
 
     async def landing_place(self) -> LandingPlace | None:
-        if self._segments is None or not await asyncio.to_thread(self._segments.has_room):
+        room = 0 if self._segments is None else await asyncio.to_thread(self._segments.room_bytes)
+        if self._segments is None or room <= HEADER_BYTES:
             return None
         folder = self._segments.folder
-        return LandingPlace(folder=folder.root, prefix=folder.new_prefix, offset=HEADER_BYTES)
+        return LandingPlace(folder=folder.root, prefix=folder.new_prefix, offset=HEADER_BYTES, bytes_max=room)
 
     async def _indexed(self, reference: Reference, encoding: Encoding, **owner: str) -> Reference:
         content = encoding.index() if reference.bytes > TABLE_WHOLE_BYTES_MAX else None

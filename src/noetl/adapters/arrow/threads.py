@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import cache
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+_LOOKS_MAX = 64
 
 
 class Call(Generic[T]):
     """A call that was started."""
 
-    def __init__(self, call: Callable[..., T], *arguments: Any) -> None:
+    def __init__(self, call: Callable[..., T], *arguments: Any, executor: Executor | None = None) -> None:
         self._box: list[T] = []
-        self._future = asyncio.get_running_loop().run_in_executor(None, self._run, call, arguments)
+        self._future = asyncio.get_running_loop().run_in_executor(executor, self._run, call, arguments)
 
     async def result(self) -> T:
         """The result; it can be had once."""
@@ -36,3 +39,14 @@ class Call(Generic[T]):
 
 async def in_thread(call: Callable[..., T], *arguments: Any) -> T:
     return await Call(call, *arguments).result()
+
+
+async def in_waiting_thread(call: Callable[..., T], *arguments: Any) -> T:
+    """For calls that may wait for the event loop.  What the loop then does needs the usual threads, so a call that
+    waits must not sit in one of them: enough such calls would wait for each other."""
+    return await Call(call, *arguments, executor=_waiting_threads()).result()
+
+
+@cache
+def _waiting_threads() -> Executor:
+    return ThreadPoolExecutor(_LOOKS_MAX, thread_name_prefix="noetl-table")

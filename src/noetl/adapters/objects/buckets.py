@@ -85,7 +85,9 @@ class ObjectBlobs:
                 yield bytes(await self._ask(anext(chunks)))
 
     async def size(self, place: Place) -> int | None:
-        found = await self._find(self._key(place))
+        """Of the object, or of its copy while it is being deleted: what can be read is there."""
+        key = self._key(place)
+        found = await self._find(key) or await self._find(key + DELETED)
         return None if found is None else int(found["size"])
 
     async def forms(self, owner: Owner, sha256: str) -> list[str]:

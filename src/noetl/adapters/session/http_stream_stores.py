@@ -9,7 +9,8 @@ import hashlib
 import io
 import logging
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeVar
 from urllib.parse import quote
 
@@ -45,7 +46,7 @@ class HttpPayloads:
         self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
     ) -> Reference:
         """The digest is part of the address, so the bytes wait in a temporary file until it is known."""
-        with tempfile.TemporaryFile() as file:
+        with _temporary() as file:
             sha256 = await _spooled(chunks, file)
             size = file.tell()
             headers = owner_headers(tenant_id, organization_id) | {"Content-Type": media_type}
@@ -126,6 +127,16 @@ def _path(sha256: str, store: str) -> str:
     return path if store == STORE_ANY else f"{path}?store={quote(store, safe='')}"
 
 
+@contextmanager
+def _temporary() -> Iterator[BinaryIO]:
+    file = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
+    try:
+        yield file
+    finally:
+        with suppress(OSError):  # on a full disk it would try to write once more, and hide what went wrong
+            file.close()
+
+
 async def _spooled(chunks: AsyncIterator[bytes], file: BinaryIO) -> str:
     """Write a stream into a file; its digest."""
     digest = hashlib.sha256()
@@ -145,6 +156,7 @@ async def _spooled(chunks: AsyncIterator[bytes], file: BinaryIO) -> str:
                 await asyncio.to_thread(write, waiting)
                 waiting, size = [], 0
         await asyncio.to_thread(write, waiting)
+        await asyncio.to_thread(file.flush)
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise

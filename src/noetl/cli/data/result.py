@@ -6,8 +6,10 @@ import argparse
 import json
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Iterable
+from io import RawIOBase
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def add_verb(verbs: Verbs[argparse.ArgumentParser]) -> None:
 def _result(arguments: argparse.Namespace, client: Client) -> int:
     if arguments.step is None:
         return _list(arguments, client)
-    file = None if arguments.output in (None, "-") else Path(arguments.output)
+    file = None if arguments.output in (None, "-") else _file(arguments.output)
     is_screen = file is None and arguments.output is None and sys.stdout.isatty()
     chosen = arguments.format or _by_name(file) or ("table" if is_screen else "json")
     if is_screen and chosen in BINARY:
@@ -83,22 +85,54 @@ def _print(pieces: Iterable[bytes]) -> None:
     sys.stdout.buffer.flush()
 
 
+def _file(name: str) -> Path:
+    """The file of this name.  Raises RequestInvalid for what cannot be one, before anything is fetched."""
+    if not name:
+        raise RequestInvalid("--output: the name of the file is empty: name a file, or - for standard output")
+    if name.endswith(os.sep) or os.path.isdir(name):
+        raise RequestInvalid(f"{name} is a folder: name a file in it")
+    return Path(name)
+
+
 def _write(file: Path, pieces: Iterable[bytes]) -> int:
     """A file that is there when all of it is there.  Raises RequestInvalid when it cannot be written."""
+    try:
+        if _is_special(file):
+            with file.open("wb", buffering=0) as target:
+                return sum(_put(target, piece) for piece in pieces)
+        # What a link names is replaced, and not the link.
+        return _replace(Path(os.path.realpath(file)), pieces)
+    except OSError as error:
+        raise RequestInvalid(f"{file} cannot be written: {error.strerror or error}") from error
+
+
+def _is_special(file: Path) -> bool:
+    """Whether this is a device or a pipe: it takes bytes, and a file in its place would be something else."""
+    try:
+        return not stat.S_ISREG(file.stat().st_mode)
+    except FileNotFoundError:
+        return False
+
+
+def _put(target: RawIOBase, piece: bytes) -> int:
+    left = memoryview(piece)
+    while left:
+        left = left[target.write(left) or 0 :]
+    return len(piece)
+
+
+def _replace(file: Path, pieces: Iterable[bytes]) -> int:
     temporary = file.with_name(f".{file.name}.{secrets.token_hex(6)}.part")
     size = 0
     try:
-        try:
-            with temporary.open("xb") as target:
-                for piece in pieces:
-                    size += target.write(piece)
-                target.flush()
-                os.fsync(target.fileno())
-            temporary.replace(file)
-        finally:
-            temporary.unlink(missing_ok=True)
-    except OSError as error:
-        raise RequestInvalid(f"{file} cannot be written: {error.strerror or error}") from error
+        with temporary.open("xb") as target:
+            for piece in pieces:
+                size += target.write(piece)
+            target.flush()
+            os.fsync(target.fileno())
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
     return size
 
 

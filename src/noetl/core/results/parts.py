@@ -5,12 +5,14 @@ at the root of a value, or in a `Parted` there; deeper data is never searched fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
+from noetl.core.execution.writes import nested
 from noetl.core.expression import Lazy, View, bare, data_of, find
 from noetl.core.expression.views import MISSING, Path, place_of, sample
 from noetl.core.expression.views.absence import put
+from noetl.core.expression.views.pipelines import with_parts
 
 Parts = Mapping[Path, "StoredPart"]
 
@@ -206,6 +208,30 @@ def joined(document: object, views: Mapping[Path, View]) -> object:
         document = _with(document, place, below)
         parts.update({(*place, *deeper): part for deeper, part in found.items()})
     return parted(document, parts)
+
+
+def rooted(value: object) -> object:
+    """A value whose parts stand at its root, from data in which they stand anywhere."""
+    return parted(*split(value))
+
+
+def written(mapping: Mapping[str, object], path: Sequence[str], value: object) -> dict[str, object]:
+    """A copy of a mapping of values with one written at a path.  What stands beside it stays, also in a value with
+    parts.  Raises Absent when that is not here."""
+    name, *below = path
+    base = mapping.get(name)
+    if not below or not (isinstance(base, View) or isinstance(value, View)):
+        return nested(dict(mapping), path, value)
+    return {**mapping, name: rooted(nested(with_parts(base), below, value))}
+
+
+def primed(value: object) -> None:
+    """Raises Absent as long as it is not known of what type a value and its parts are."""
+    if isinstance(value, View):
+        sample(value)
+    if isinstance(value, Parted):
+        for part in value._parts.values():
+            sample(part)
 
 
 def placed(document: Any, parts: Mapping[Path, object]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from noetl.core import limits
 from noetl.core.codec import parse_json, sha256_hex
@@ -24,6 +25,8 @@ class Cache:
     def __init__(self) -> None:
         self._values: OrderedDict[tuple[str, str, str], tuple[int, object]] = OrderedDict()
         self._bytes = 0
+        self.waiting: WeakValueDictionary[tuple[str, str, str], Payload] = WeakValueDictionary()
+        """What travels with a fact that is not committed: here for as long as somebody has it to send."""
 
     def find(self, key: tuple[str, str, str]) -> tuple[int, object] | None:
         found = self._values.get(key)
@@ -63,6 +66,9 @@ class PayloadReading:
     async def read_bytes(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         """Bytes of a small payload, which are read again and again."""
         key = (tenant_id, organization_id, f"bytes/{reference.sha256}")
+        waiting = self._cache.waiting.get(key)
+        if waiting is not None:
+            return waiting.content
         known = self._cache.find(key)
         if known is None:
             content = await self.read(reference, tenant_id=tenant_id, organization_id=organization_id)
@@ -74,6 +80,7 @@ class PayloadReading:
     def remember(self, payload: Payload) -> None:
         """Have the bytes of a payload at hand before the commit that they travel in."""
         key = (payload.tenant_id, payload.organization_id, f"bytes/{payload.reference.sha256}")
+        self._cache.waiting[key] = payload
         self._cache.keep(key, len(payload.content), payload.content)
 
     async def read_json(self, document: Mapping[str, object], *, tenant_id: str, organization_id: str) -> Any:

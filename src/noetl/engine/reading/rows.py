@@ -36,7 +36,7 @@ class TableRows:
         pace = Pace()
         end = min(first + count, self.total)
         while first < end:
-            rows = await in_thread(self._table.rows, first, min(pace.rows, end - first))
+            rows = await self._table.looked(self._table.rows, first, min(pace.rows, end - first))
             yield rows
             first += len(rows)
             pace.measure(rows)
@@ -44,7 +44,7 @@ class TableRows:
     async def batches(self, first: int, count: int, columns: Sequence[str] | None) -> AsyncGenerator[Any]:
         """The same as record batches."""
         window = _window(self._table.batches(columns), first, min(first + count, self.total))
-        while (batch := await in_thread(next, window, None)) is not None:
+        while (batch := await self._table.looked(next, window, None)) is not None:
             yield batch
 
     def close(self) -> None:

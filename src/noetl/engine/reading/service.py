@@ -182,7 +182,7 @@ class StepReading:
         if isinstance(level, Table):
             table = await open_table(self._payloads, level._reference, **self._owner)
             try:
-                return table.row_count, tuple(table.columns)
+                return table.row_count, tuple(table.schema.names)
             finally:
                 table.close()
         items = ListRows(level, self._reader)

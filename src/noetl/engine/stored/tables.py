@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -51,7 +50,7 @@ class StoredRows:
         count = min(max(count, limits.TABLE_WINDOW_ROWS), total - first)
         table = await open_table(self._payloads, self._reference, **self._owner)
         try:
-            rows = await asyncio.to_thread(table.rows, first, count)
+            rows = await table.looked(table.rows, first, count)
         finally:
             table.close()
         if count == total:

@@ -8,9 +8,11 @@ from typing import Any, cast
 
 from noetl.core.execution.values import event_view, iteration, skipped_names
 from noetl.core.expression import Scope, View, bare, plain
+from noetl.core.expression.views.pipelines import with_parts
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
 from noetl.core.playbook.model import LoopMode
 from noetl.core.playbook.needs import FACTS
+from noetl.core.results.parts import rooted
 from noetl.engine.payloads import Payloads
 from noetl.engine.stored.extras import Place
 from noetl.engine.stored.outcome import output_of
@@ -123,8 +125,13 @@ async def with_open(variables: Mapping[str, object], keys: Iterable[str]) -> dic
     for key in keys:
         value = found.get(key)
         if isinstance(value, View):
-            found[key] = await settled(partial(bare, value))
+            found[key] = await settled(partial(_opened, value))
     return found
+
+
+def _opened(value: View) -> object:
+    """The data behind a view; tables stay where they are."""
+    return rooted(with_parts(value)) if value._holds_parts() else bare(value)
 
 
 def partly_written(step: CompiledStep) -> set[str]:

@@ -9,7 +9,7 @@ from typing import Any
 from noetl.core.codec import ordered_bytes
 from noetl.core.expression.views.pipelines import with_parts
 from noetl.core.reference import MEDIA_JSON, Payload, Reference, parted_media, reference_from_json
-from noetl.core.results.parts import Parts, parted, plain_bytes, split, unique
+from noetl.core.results.parts import Parts, plain_bytes, split, unique
 from noetl.engine.payloads import Payloads
 from noetl.engine.stored.reader import Reader
 from noetl.engine.stored.sources import settled
@@ -39,12 +39,8 @@ async def keep_value(payloads: Payloads, value: object, *, media_type: str, has_
     named = {"value": document, "parts": [[list(place), durable(part._reference)] for place, part in parts.items()]}
     payload = await payloads.keep_json(named, media_type=parted_media(media_type), **owner)
     reference = replace(payload.reference, ipc=hints_of(parts))
-    return Kept(reference, [replace(payload, reference=reference)], size + len(ordered_bytes(document)))
-
-
-def with_stored_parts(view: object) -> object:
-    """The data behind a view, with views of what is stored on its own at the root."""
-    return parted(*split(view))
+    around = len(ordered_bytes(document)) - len("null") * len(parts)
+    return Kept(reference, [replace(payload, reference=reference)], size + around)
 
 
 async def read_parted(payloads: Payloads, reference: Mapping[str, Any], **owner: str) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from noetl.core import kinds
@@ -15,7 +16,10 @@ from noetl.core.errors import (
     Transient,
 )
 from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.reference import is_parted
+from noetl.core.results.parts import primed, rooted
 from noetl.engine.payloads import Payloads
+from noetl.engine.stored.sources import settled
 from noetl.engine.stored.unavailable import told
 from noetl.engine.work.children import child_outcome
 from noetl.engine.work.evaluations import Evaluations
@@ -169,6 +173,11 @@ class Worker:
         saved = await read_parted(payloads, body["resume"], **owner)
         # A copy: the run changes its memory, and the payload cache keeps what it read.
         run = Run(**copied(saved))
+        if is_parted(body["resume"]["media_type"]):
+            run.results = {label: rooted(value) for label, value in run.results.items()}
+            run.scopes = {name: {key: rooted(value) for key, value in one.items()} for name, one in run.scopes.items()}
+        for value in run.results.values():
+            await settled(partial(primed, value))
         payloads.used.restore(run.used)
         run.child = await child_outcome(payloads, message)
         return playbook, names, run

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from noetl.core.reference import MEDIA_ARROW, Reference
 
+T = TypeVar("T")
 Scrub = Callable[[Any], Any]
 """Takes secrets out of a value; gives back the same object when there are none."""
 
@@ -42,6 +43,8 @@ class LandingPlace:
     prefix: str
     offset: int
     """Where a stream starts in its file."""
+    bytes_max: int
+    """What all files of one child together may have.  What does not fit is written elsewhere and copied."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +70,15 @@ class EncodedTable:
 
 class OpenTable(Protocol):
     """A table that is open on this machine.  Nothing of it is copied before somebody looks.  Close it when done: a
-    leased segment stays for as long as it is open.  Looking may read files or wait for a store: it is for threads."""
+    leased segment stays for as long as it is open.  Looking (`rows`, `batches`, `mapped`) may read
+    files or wait for a store: an event loop does it by way of `looked`."""
 
     @property
     def row_count(self) -> int: ...
 
     @property
-    def columns(self) -> Sequence[str]: ...
-
-    @property
     def schema(self) -> Any:
-        """The Arrow schema."""
+        """The Arrow schema, with the names of the columns."""
         ...
 
     @property
@@ -95,6 +96,11 @@ class OpenTable(Protocol):
 
     def mapped(self) -> MappedFile:
         """A file that another process can map; made if there is none."""
+        ...
+
+    async def looked(self, call: Callable[..., T], *arguments: Any) -> T:
+        """The result of a call that looks at this table, in a thread that may wait for the event loop.  The loop's own
+        threads (`asyncio.to_thread`) may not: the store that is waited for needs them."""
         ...
 
     def close(self) -> None: ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
@@ -32,7 +31,7 @@ async def opened_sources(call: ToolCall, stack: AsyncExitStack) -> list[Source]:
 async def _mapped(table: TableInput, stack: AsyncExitStack) -> Source:
     opened: OpenTable = await table.open()
     stack.callback(opened.close)
-    file = await asyncio.to_thread(opened.mapped)
+    file = await opened.looked(opened.mapped)
     return {"path": str(file.path), "offset": file.offset, "length": file.length}
 
 

@@ -132,8 +132,7 @@ async def _keep(response: aiohttp.ClientResponse, start: list[bytes], sink: Body
     if sink is None:
         message = f"http: a body above {HTTP_BODY_BYTES_IN_MEMORY_MAX:,} bytes needs a store, and this worker has none"
         raise ToolFailed(Failure(kind="storage_access", code="NO_STORE", message=message))
-    header = response.headers.get("Content-Type") or OCTETS
-    media_type = header[:HTTP_MEDIA_TYPE_CHARS_MAX]
+    media_type = _media_type(response.headers.get("Content-Type"))
     counted = _Counted(response, start, what="body", bytes_max=HTTP_BODY_BYTES_MAX)
     try:
         reference = await sink.keep(counted.chunks(), media_type=media_type)
@@ -142,6 +141,12 @@ async def _keep(response: aiohttp.ClientResponse, start: list[bytes], sink: Body
     except OSError as error:
         raise ToolFailed(storage_failure(error)) from error
     return {"_ref": dict(reference), "media_type": media_type, "bytes": counted.size}
+
+
+def _media_type(header: str | None) -> str:
+    """What the server says about its body, if stores can write that down: servers send any bytes here."""
+    is_plain = header is not None and header.isascii() and header.isprintable()
+    return (header or OCTETS)[:HTTP_MEDIA_TYPE_CHARS_MAX] if is_plain else OCTETS
 
 
 class _Counted:

@@ -9,11 +9,13 @@ import glob
 import os
 import re
 import shutil
+import stat
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from noetl.core.codec import parse_json
 from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
@@ -37,6 +39,7 @@ class LandingFolder:
     def __init__(self, root: Path | None) -> None:
         self._root = root
         self._path: Path | None = None
+        self._in_hand: set[str] = set()
 
     @property
     def path(self) -> Path:
@@ -55,12 +58,32 @@ class LandingFolder:
         if shared is not None:
             left += shared.folder.glob(f"{glob.escape(shared.prefix)}{pid}{'[0-9]' * EPOCH_DIGITS}")
         for path in left:
-            path.unlink(missing_ok=True)
+            # Rows that the child answered before may still be on their way into a store.
+            if path.name not in self._in_hand:
+                _remove(path)
+
+    @contextmanager
+    def in_hand(self, entries: Sequence[Any]) -> Iterator[None]:
+        """While files that a child has named are being stored."""
+        names = [entry["file"] for entry in entries if isinstance(entry, dict) and isinstance(entry.get("file"), str)]
+        self._in_hand.update(names)
+        try:
+            yield
+        finally:
+            self._in_hand.difference_update(names)
 
     def close(self) -> None:
         if self._path is not None:
             shutil.rmtree(self._path, ignore_errors=True)
             self._path = None
+
+
+def _remove(path: Path) -> None:
+    """A file, or whatever user code has put in its place."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def _sweep(root: Path) -> None:
@@ -94,11 +117,11 @@ async def kept_parts(
                 continue
             reference = await _kept_json(path, index, call)
             if reference is None:
-                return parse_json(await asyncio.to_thread(path.read_bytes)), {}
+                return parse_json(b"".join([chunk async for chunk in _chunks(path)])), {}
             parts[place] = reference
     finally:
         for _, path, _ in entries:
-            path.unlink(missing_ok=True)
+            _remove(path)
     return outcome.value, parts
 
 
@@ -151,10 +174,20 @@ def _is_shared(name: str, place: LandingPlace) -> bool:
 
 
 async def _chunks(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
+    file = await asyncio.to_thread(_opened, path)
     with file:
         while chunk := await asyncio.to_thread(file.read, _READ_BYTES):
             yield chunk
+
+
+def _opened(path: Path) -> BinaryIO:
+    """A plain file and nothing else: to wait for a pipe of user code would take a thread for good."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        message = "the answer of the Python process is wrong: what it names is no file"
+        raise ToolFailed(Failure(kind="python", code="RESULT_INVALID", message=message))
+    return os.fdopen(descriptor, "rb")
 
 
 # --- in --------------------------------------------------------------------------------------------------
@@ -179,9 +212,9 @@ class GivenTables:
         if mode == "rows":
             plain: Any = call.input
             for place, table in opened.items():
-                plain = _with(plain, place, await asyncio.to_thread(table.rows, 0, table.row_count))
+                plain = _with(plain, place, await table.looked(table.rows, 0, table.row_count))
             return plain, None
-        files = [(place, await asyncio.to_thread(table.mapped)) for place, table in opened.items()]
+        files = [(place, await table.looked(table.mapped)) for place, table in opened.items()]
         given = [[list(place), str(file.path), file.offset, file.length] for place, file in files]
         return call.input, {"as": mode, "given": given}
 

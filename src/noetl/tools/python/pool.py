@@ -51,7 +51,7 @@ class PythonTask:
     """Shown in tracebacks."""
     landing: str | None = None
     """A folder for what does not go through the connection; without it everything does."""
-    shared: tuple[str, str, int] | None = None
+    shared: tuple[str, str, int, int] | None = None
     """A better place for tables: a folder, what names in it begin with, and where a stream starts."""
     tables: Mapping[str, object] | None = None
     """Tables in `input`, where null stands for them: as what, and where they are."""
@@ -71,6 +71,8 @@ class TaskOutcome:
     """What the code left behind, so that its child cannot be used again."""
     landed: list[Any]
     """Parts of the value that are files in the landing folder, as the child says."""
+    is_answered: bool
+    """Whether the child lived to answer: then it has left nothing that it does not name."""
 
 
 class ChildPool:
@@ -265,6 +267,7 @@ def _outcome(answer: bytes | Failure, row: Row | None) -> TaskOutcome:
         seconds=row.seconds if row is not None else 0.0,
         left_behind=reply.get("left_behind"),
         landed=reply.get("landed", []),
+        is_answered=not isinstance(answer, Failure),
     )
 
 

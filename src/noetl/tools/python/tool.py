@@ -80,7 +80,9 @@ class PythonTool:
                 timeout_seconds=call.timeout_seconds,
                 filename=f"<{call.step}/{call.label}>" if call.script is None else call.script.name,
                 landing=str(self._landing.path) if can_land else None,
-                shared=(str(shared.folder), shared.prefix, shared.offset) if shared is not None else None,
+                shared=(str(shared.folder), shared.prefix, shared.offset, shared.bytes_max)
+                if shared is not None
+                else None,
                 tables=tables,
             ),
             tenant=call.tenant_id,
@@ -92,8 +94,9 @@ class PythonTool:
         value = outcome.value
         parts: Mapping[Place, Mapping[str, object]] = {}
         if outcome.landed:
-            value, parts = await kept_parts(self._landing.path, shared, outcome, call)
-        elif outcome.failure is not None:
+            with self._landing.in_hand(outcome.landed):
+                value, parts = await kept_parts(self._landing.path, shared, outcome, call)
+        elif not outcome.is_answered:
             self._landing.forget(outcome.pid, shared)
         return ToolResult(
             value=value,

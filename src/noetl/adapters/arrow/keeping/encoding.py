@@ -6,6 +6,7 @@ next one is made."""
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -147,7 +148,8 @@ class Source:
         """A file that was handed over is ours, and gone when it was kept; one that became a segment has its name from
         there."""
         if isinstance(self.given, LandedTable):
-            self.given.path.unlink(missing_ok=True)
+            with suppress(OSError):  # what is no file was refused, and that is what is told
+                self.given.path.unlink()
 
 
 async def encoded_chunks(source: Source, encoding: Encoding) -> AsyncGenerator[bytes, None]:

@@ -6,6 +6,7 @@ become any amount of memory; a file without them can only become as much as it i
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from noetl.adapters.arrow.codec import DAMAGE, first_line, invalid
+from noetl.adapters.arrow.plainfiles import open_plain
 from noetl.core.limits import TABLE_MESSAGES_MAX
 
 _CONTINUATION = 0xFFFFFFFF
@@ -35,8 +37,11 @@ class LandedStream:
 def open_landed(path: Path, offset: int) -> LandedStream:
     """Raises ToolFailed when it is no readable stream."""
     try:
-        with path.open("rb") as file:
-            mapped = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+        descriptor = open_plain(path)
+        try:
+            mapped = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError) as error:
         raise invalid(f"the table cannot be read: {first_line(error)}") from error
     content = pa.py_buffer(mapped)

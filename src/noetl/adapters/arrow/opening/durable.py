@@ -4,11 +4,13 @@ otherwise by way of a file, so that memory stays bounded."""
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import pyarrow as pa
 from pyarrow import ipc
@@ -16,6 +18,7 @@ from pyarrow import ipc
 from noetl.adapters.arrow.codec import DAMAGE, first_line
 from noetl.adapters.arrow.opening.opened import TableContent
 from noetl.adapters.arrow.opening.ranges import HELD_BATCHES, RangedBatches, TableIndex, parsed_index
+from noetl.adapters.arrow.segments.spill import no_room
 from noetl.adapters.arrow.soundness import batch_bytes, check_batch, check_schema
 from noetl.adapters.arrow.threads import in_thread
 from noetl.core.errors import PayloadCorrupt, PayloadMissing
@@ -23,6 +26,7 @@ from noetl.core.limits import TABLE_DECODED_BYTES_MAX, TABLE_WHOLE_BYTES_MAX
 from noetl.core.reference import MEDIA_INDEX, Reference
 from noetl.ports.data.payloads import LargePayloadStore
 
+T = TypeVar("T")
 _WRITE_BYTES = 1024 * 1024
 
 Spill = Callable[[Any, Callable[[], Iterator[Any]]], TableContent]
@@ -81,24 +85,40 @@ class DurableTables:
 
     async def _fetched(self, reference: Reference, **owner: str) -> Path:
         """The durable bytes as a file.  Nothing is made of them before the store has checked the last one."""
-        path = self.incoming()
+        path = await asyncio.to_thread(self.incoming)
         is_whole = False
         try:
-            with await asyncio.to_thread(_create, path) as file:
-                waiting: list[bytes] = []
-                size = 0
-                async for chunk in self.store.get_stream(reference, **owner):
-                    waiting.append(chunk)
-                    size += len(chunk)
-                    if size >= _WRITE_BYTES:
-                        await asyncio.to_thread(file.writelines, waiting)
-                        waiting, size = [], 0
-                await asyncio.to_thread(file.writelines, waiting)
+            file = await _at_file(_create, path)
+            try:
+                await self._write(file, reference, **owner)
+            finally:
+                with suppress(OSError):  # it would try to write once more, and hide why that is not possible
+                    file.close()
             is_whole = True
         finally:
             if not is_whole:
                 path.unlink(missing_ok=True)
         return path
+
+    async def _write(self, file: BinaryIO, reference: Reference, **owner: str) -> None:
+        waiting: list[bytes] = []
+        size = 0
+        async for chunk in self.store.get_stream(reference, **owner):
+            waiting.append(chunk)
+            size += len(chunk)
+            if size >= _WRITE_BYTES:
+                await _at_file(file.writelines, waiting)
+                waiting, size = [], 0
+        await _at_file(file.writelines, waiting)
+        await _at_file(file.flush)
+
+
+async def _at_file(call: Callable[..., T], *arguments: Any) -> T:
+    """Raises ToolFailed, as spilling does, when the file takes no more."""
+    try:
+        return await asyncio.to_thread(call, *arguments)
+    except OSError as error:
+        raise no_room(errno.errorcode.get(error.errno or 0, "system")) from error
 
 
 def _create(path: Path) -> BinaryIO:

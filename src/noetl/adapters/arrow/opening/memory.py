@@ -9,6 +9,9 @@ from noetl.adapters.arrow.opening.opened import TableContent
 
 Key = tuple[str, str, str]
 """Tenant, organization, digest."""
+FILES_MAX = 128
+"""So many mapped files at most: each takes a descriptor, however small it is, and a process may have about a thousand
+of them for everything it does."""
 
 
 class HeldTables:
@@ -42,6 +45,9 @@ class HeldTables:
             self._bytes += content.size
             while self._bytes > self._bytes_max:
                 self._forget(next(iter(self._held)))
+            mapped = [one for one, held in self._held.items() if held.file is not None]
+            for one in mapped[: max(len(mapped) - FILES_MAX, 0)]:
+                self._forget(one)
 
     def forget(self, key: Key) -> None:
         with self._lock:

@@ -6,10 +6,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from noetl.adapters.arrow.rows import rows_of
+from noetl.adapters.arrow.threads import in_waiting_thread
 from noetl.ports.data.tables import MappedFile
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -78,6 +81,9 @@ class OpenedTable:
             content = self._content = self._spill(content)
         assert content.file is not None
         return content.file
+
+    async def looked(self, call: Callable[..., T], *arguments: Any) -> T:
+        return await in_waiting_thread(call, *arguments)
 
     def close(self) -> None:
         self._content = None

@@ -12,8 +12,10 @@ import json
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
+from math import ceil
 from threading import Lock
 from typing import Any, overload
 
@@ -28,6 +30,7 @@ from noetl.core.limits import TABLE_FETCH_SECONDS_MAX
 
 HELD_BATCHES = 4
 AHEAD_BATCHES = 2
+_LOOP_CHECK_SECONDS = 1.0
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
@@ -91,7 +94,8 @@ def parsed_index(content: bytes) -> TableIndex | None:
 
 
 class RangedBatches(Sequence[Any]):
-    """The batches of a table that is elsewhere.  For threads: whoever looks waits for the loop that can fetch."""
+    """The batches of a table that is elsewhere.  Whoever looks waits for the loop that can fetch, in a
+    thread that this loop does not need (`in_waiting_thread`)."""
 
     def __init__(self, index: TableIndex, fetch: Fetch, *, uri: str) -> None:
         self._index = index
@@ -130,7 +134,7 @@ class RangedBatches(Sequence[Any]):
             found = self._started(place)
             for one in range(place + 1, min(place + 1 + (AHEAD_BATCHES if is_scan else 0), len(self))):
                 self._started(one)  # who reads on finds the next ones under way
-        return self._decoded(place, found.result(TABLE_FETCH_SECONDS_MAX))
+        return self._decoded(place, self._awaited(found))
 
     def _started(self, place: int) -> concurrent.futures.Future[bytes]:
         found = self._held.get(place)
@@ -142,6 +146,17 @@ class RangedBatches(Sequence[Any]):
         while len(self._held) > HELD_BATCHES:
             self._held.popitem(last=False)
         return found
+
+    def _awaited(self, found: concurrent.futures.Future[bytes]) -> bytes:
+        """In steps: a loop that ended fetches nothing any more, and its process must be able to end too."""
+        for _ in range(ceil(TABLE_FETCH_SECONDS_MAX / _LOOP_CHECK_SECONDS)):
+            with suppress(TimeoutError):
+                return found.result(_LOOP_CHECK_SECONDS)
+            if found.done():
+                return found.result()  # done meanwhile, or its own end was a TimeoutError
+            if self._loop.is_closed():
+                raise RuntimeError(f"{self._uri}: the event loop that fetches this table has ended")
+        raise TimeoutError(f"{self._uri}: a batch was not fetched within {TABLE_FETCH_SECONDS_MAX} seconds")
 
     def _decoded(self, place: int, content: bytes) -> Any:
         _, rows, digest = self._index.parts[place]

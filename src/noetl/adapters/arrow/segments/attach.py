@@ -14,6 +14,7 @@ from pyarrow import ipc
 
 from noetl.adapters.arrow.codec import DAMAGE, schema_digest
 from noetl.adapters.arrow.opening.opened import TableContent
+from noetl.adapters.arrow.plainfiles import open_plain
 from noetl.adapters.arrow.segments.folder import SegmentFolder, locked
 from noetl.adapters.arrow.segments.header import HEADER_BYTES, HeaderInvalid, SegmentHeader, content_digest, unpacked
 from noetl.core.reference import Reference
@@ -55,7 +56,7 @@ def attach(folder: SegmentFolder, name: str, wanted: Wanted) -> TableContent:
         raise SegmentMiss("stale")
     path = folder.root / name
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        descriptor = open_plain(path)
     except OSError as error:
         raise SegmentMiss("missing") from error
     try:

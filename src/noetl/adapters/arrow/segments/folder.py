@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+from noetl.adapters.arrow.plainfiles import open_plain
 from noetl.adapters.arrow.segments.header import HEADER_BYTES, HeaderInvalid, unpacked
 from noetl.adapters.arrow.segments.owners import is_dead, own_token
 
@@ -194,7 +195,7 @@ class SegmentFolder:
             # A file that nobody writes to any more was forgotten, and pages that nobody needs are for others.
             return entry.changed + (ABANDONED_SECONDS if entry.kind == NEW else POOL_SECONDS) < now_us / 1_000_000
         try:
-            with entry.path.open("rb") as file:
+            with os.fdopen(open_plain(entry.path), "rb") as file:
                 header = unpacked(file.read(HEADER_BYTES))
         except FileNotFoundError:
             return False
@@ -283,5 +284,6 @@ def prepare(root: Path) -> None:
         facts = os.lstat(root)
     except OSError as error:
         raise SegmentRefused("system") from error
-    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or stat.S_IMODE(facts.st_mode) != 0o700:
+    # A folder may inherit more bits from the one it is in (setgid); they let nobody in.
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.getuid() or facts.st_mode & 0o777 != 0o700:
         raise SegmentRefused("foreign_folder")

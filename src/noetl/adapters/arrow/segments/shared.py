@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ from pathlib import Path
 from noetl.adapters.arrow.counters import TableCounters
 from noetl.adapters.arrow.opening.opened import TableContent
 from noetl.adapters.arrow.segments.attach import SegmentMiss, Wanted, attach
-from noetl.adapters.arrow.segments.folder import SegmentFolder, SegmentRefused
+from noetl.adapters.arrow.segments.folder import SegmentFolder, SegmentRefused, prepare
 from noetl.adapters.arrow.segments.writer import Published, SegmentIdentity, SegmentWriter, adopt
 from noetl.core.limits import SEGMENT_BYTES_MIN, SEGMENT_LEASE_SECONDS
 from noetl.core.reference import Reference
@@ -22,7 +23,9 @@ SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the shared-memory file system, 
 OTHERS_MAX = 1_000
 FOREVER_SECONDS = 1e9
 FREE_SHARE_MIN = 8
-"""The file system keeps an eighth of itself free for others."""
+"""The file system keeps an eighth of itself free for others, and an eighth of what is free."""
+UNUSED_SECONDS = 3_600
+"""A folder in which nothing has changed for so long is used by nobody.  One that was just made is empty too."""
 
 
 def payload_key(tenant_id: str, organization_id: str, sha256: str) -> str:
@@ -51,11 +54,13 @@ def sweep_others(root: Path) -> None:
         if path == root:
             continue
         try:
+            changed = path.lstat().st_mtime  # before sweeping, which is a change
             other = SegmentFolder(path, budget_bytes=0, grace_seconds=FOREVER_SECONDS)
-        except SegmentRefused:
+        except (SegmentRefused, OSError):
             continue
         other.sweep()
-        other.remove_if_empty()
+        if changed + UNUSED_SECONDS < time.time():
+            other.remove_if_empty()
 
 
 def open_segments(*, node_id: str, home: Path, budget_bytes: int, grace_seconds: float) -> Segments | None:
@@ -87,9 +92,20 @@ class Segments:
     bytes_min: int = SEGMENT_BYTES_MIN
     """Below this, reading the durable bytes again takes about as long as finding a segment."""
 
-    def has_room(self) -> bool:
-        """Whether somebody may begin to write a file of unknown size."""
-        return self.folder.bytes_in_use() < self.folder.budget_bytes // 2
+    def room_bytes(self) -> int:
+        """How much somebody may write who begins a file of unknown size: of the budget, and of what the file system
+        has.  The folder is there then, and counts as used."""
+        root, budget = self.folder.root, self.folder.budget_bytes
+        try:
+            prepare(root)
+            os.utime(root)
+            facts = os.statvfs(root)
+        except (SegmentRefused, OSError):
+            return 0
+        used = self.folder.bytes_in_use()
+        if used >= budget // 2:
+            return 0
+        return min(budget - used, facts.f_bavail * facts.f_frsize * (FREE_SHARE_MIN - 1) // FREE_SHARE_MIN)
 
     def publish(self, writer: SegmentWriter, identity: SegmentIdentity) -> Published | None:
         published = writer.publish(identity, lease_seconds=self.lease_seconds)

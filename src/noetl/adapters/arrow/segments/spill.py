@@ -15,13 +15,14 @@ from typing import Any
 from noetl.adapters.arrow.codec import schema_digest
 from noetl.adapters.arrow.opening.opened import TableContent
 from noetl.adapters.arrow.segments.attach import SegmentMiss, Wanted, attach
-from noetl.adapters.arrow.segments.folder import SegmentFolder
+from noetl.adapters.arrow.segments.folder import SegmentFolder, SegmentRefused, prepare
 from noetl.adapters.arrow.segments.shared import Segments
 from noetl.adapters.arrow.segments.writer import SegmentIdentity, SegmentWriter
 from noetl.core.errors import Failure, ToolFailed
 from noetl.core.limits import SEGMENT_LEASE_SECONDS, TABLE_SPILL_BYTES_MAX
 from noetl.core.reference import Reference
 
+SPILL_REFUSED = "SPILL_REFUSED"
 MakeBatches = Callable[[], Iterator[Any]]
 
 
@@ -45,7 +46,7 @@ class Spilling:
         self._lock = Lock()
 
     def folder(self) -> SegmentFolder:
-        """Made when it is needed: most processes never spill."""
+        """Made when it is needed: most processes never spill.  Raises SegmentRefused."""
         with self._lock:
             if self._folder is None:
                 self._folder = SegmentFolder(
@@ -55,13 +56,22 @@ class Spilling:
             return self._folder
 
     def incoming(self) -> Path:
-        return self.folder().new_path()
+        """Raises ToolFailed when there is no folder to write to."""
+        try:
+            folder = self.folder()
+            prepare(folder.root)
+        except SegmentRefused as error:
+            raise self._no_folder(error) from error
+        return folder.new_path()
 
     def find(self, reference: Reference, key: str) -> TableContent | None:
         """A file that some process of this machine spilled before."""
-        if not self._root.exists():
-            return None
-        folder = self.folder()
+        try:
+            if not self._root.exists():
+                return None
+            folder = self.folder()
+        except (OSError, SegmentRefused):
+            return None  # a copy that cannot be had is none
         for name in folder.find(key):
             try:
                 return attach(folder, name, Wanted(key=key, reference=reference))
@@ -70,16 +80,31 @@ class Spilling:
         return None
 
     def spill(self, wanted: Spilled) -> TableContent:
-        """Write a file and map it."""
+        """Write a file and map it.  Raises ToolFailed."""
         if self._segments is not None:
             content, _ = _written(self._segments.folder, wanted)
             if content is not None:
                 return content
-        content, refusal = _written(self.folder(), wanted)
+        try:
+            folder = self.folder()
+        except SegmentRefused as error:
+            raise self._no_folder(error) from error
+        content, refusal = _written(folder, wanted)
         if content is not None:
             return content
-        message = f"no room for the rows of a table in the files of this machine ({refusal}): free some, or try again"
-        raise ToolFailed(Failure(kind="storage_quota", code="SPILL_REFUSED", message=message, retryable=True))
+        raise no_room(refusal)
+
+    def _no_folder(self, refused: SegmentRefused) -> ToolFailed:
+        message = (
+            f"{self._root} cannot take the rows of a table ({refused.reason}): it must be a folder that belongs to the "
+            "user of this process, with mode 0700"
+        )
+        return ToolFailed(Failure(kind="storage_quota", code=SPILL_REFUSED, message=message))
+
+
+def no_room(reason: object) -> ToolFailed:
+    message = f"no room for the rows of a table in the files of this machine ({reason}): free some, or try again"
+    return ToolFailed(Failure(kind="storage_quota", code=SPILL_REFUSED, message=message, retryable=True))
 
 
 def _written(folder: SegmentFolder, wanted: Spilled) -> tuple[TableContent | None, str | None]:

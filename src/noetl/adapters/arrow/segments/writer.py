@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import ipc
 
+from noetl.adapters.arrow.plainfiles import open_plain
 from noetl.adapters.arrow.segments.folder import SegmentFolder, SegmentRefused, locked
 from noetl.adapters.arrow.segments.header import HEADER_BYTES, SegmentHeader, content_digest, packed
 from noetl.adapters.arrow.soundness import batch_bytes
@@ -234,7 +235,7 @@ def adopt(
     try:
         if not has_no_writer(path):
             raise SegmentRefused("still_written")
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
+        descriptor = open_plain(path, os.O_RDWR)
     except OSError as error:
         raise SegmentRefused("system") from error
     try:
@@ -270,7 +271,7 @@ def has_no_writer(path: Path) -> bool:
     leases, the answer is no."""
     if not hasattr(fcntl, "F_SETSIG"):
         return False
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    descriptor = open_plain(path)
     try:
         # Who opens it for writing in between makes the system send a signal; the usual one would end the process.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)

@@ -7,7 +7,14 @@ from typing import Any
 
 from noetl.core.expression.views.absence import put
 from noetl.core.expression.views.base import MISSING, Composed, Lazy, Made, Path, View, bare, data_of, find, get
-from noetl.core.expression.views.pipelines import FailedView, failed_view, found, kept_pipeline, pipeline_result
+from noetl.core.expression.views.pipelines import (
+    FailedView,
+    failed_view,
+    found,
+    kept_pipeline,
+    pipeline_result,
+    with_parts,
+)
 from noetl.core.expression.views.results import SELF, plain_of, view_of
 
 
@@ -99,7 +106,7 @@ class ResultRows(Lazy):
         return ResultRows(bare(self._records), is_data=self._is_data)
 
     def __iter__(self) -> Iterator[object]:
-        records: Any = bare(self._records)
+        records: Any = with_parts(self._records)
         return iter([self._row(record) for record in records])
 
     def __contains__(self, item: object) -> bool:

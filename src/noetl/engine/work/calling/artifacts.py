@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gzip
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ _PIPELINE_KEYS = frozenset(("order", "results"))
 _PARTED_KEYS = frozenset(("value", "parts"))
 # How an Arrow stream begins.
 _ARROW_MAGIC = b"\xff\xff\xff\xff"
+THREAD_BYTES_MIN = 64 * 1024
 _LOOP_KEYS = frozenset(("total", "success", "failed", "status", "frames"))
 
 
@@ -63,7 +65,7 @@ class Artifacts:
             message = "artifact: data holds a credential: it was not stored"
             raise ToolFailed(Failure(kind="storage_access", code="SECRET_IN_BODY", message=message))
         if compression is not None:
-            content = gzip.compress(content, mtime=0)
+            content = await _compressed(content)
         payload = await self._payloads.keep(content, media_type=media_type, **self._owner)
         await self._payloads.store(payload)
         return replace(payload.reference, compression=compression).to_json()
@@ -147,6 +149,13 @@ class Artifacts:
             return STORE_ANY, await self._payloads.read(_bare(uri, digest, STORE_ANY), **self._owner)
 
 
+async def _compressed(content: bytes) -> bytes:
+    """In a thread, unless it is done before a thread would begin."""
+    if len(content) <= THREAD_BYTES_MIN:
+        return gzip.compress(content, mtime=0)
+    return await asyncio.to_thread(gzip.compress, content, mtime=0)
+
+
 def _bare(uri: str, digest: str, store: str) -> Reference:
     return Reference(kind="payload", uri=uri, sha256=digest, media_type=MEDIA_JSON, bytes=0, store=store)
 
@@ -168,8 +177,17 @@ def _are_parts(parts: Any) -> bool:
     """Whether these are places with references, which no other document has."""
     if not isinstance(parts, list) or not parts:
         return False
-    pairs = (part for part in parts if isinstance(part, list) and len(part) == 2)
-    return all(isinstance(place, list) and isinstance(one, dict) and "sha256" in one for place, one in pairs)
+    return all(isinstance(part, list) and len(part) == 2 and _is_part(*part) for part in parts)
+
+
+def _is_part(place: Any, reference: Any) -> bool:
+    if not isinstance(place, list) or not isinstance(reference, dict):
+        return False
+    try:
+        found = reference_from_json(reference)
+    except EnvelopeInvalid:
+        return False
+    return payload_digest(str(found.uri)) == found.sha256
 
 
 def _kept_media(document: Any) -> str:

@@ -10,9 +10,10 @@ from functools import partial
 from typing import Any
 
 from noetl.core.errors import Failure, NoetlError, ToolFailed
+from noetl.core.expression import View, plain
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.keychain.secrecy import AUTH_FIELDS
-from noetl.core.results.parts import parted
+from noetl.core.results.parts import parted, split
 from noetl.engine.stored.reader import Reader
 from noetl.engine.work.calling.artifacts import Artifacts
 from noetl.engine.work.calling.auth import resolve_auth
@@ -103,6 +104,15 @@ class Caller:
         """A value, or a text, without the secrets that this command has seen."""
         return self._redactor.scrub(value)
 
+    def scrubbed_value(self, value: object) -> object:
+        """As plain data without secrets; what is stored on its own was scrubbed before, and stays a view of it."""
+        if not isinstance(value, View):
+            return self.scrubbed(plain(value))
+        if not self._redactor.has_learnt:
+            return value
+        document, parts = split(value)
+        return parted(self.scrubbed(document), parts)
+
     def scrubbed_failure(self, failure: Failure) -> Failure:
         scrub = self.scrubbed
         return replace(failure, message=scrub(failure.message), details=scrub(failure.details))
@@ -118,6 +128,7 @@ class Caller:
         return replace(
             result,
             value=scrub(result.value),
+            parts={tuple(map(scrub, place)): one for place, one in result.parts.items()},
             failure=None if failure is None else self.scrubbed_failure(failure),
             traceback=scrub(result.traceback),
             facts=scrub(result.facts),

@@ -11,11 +11,12 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.errors import Failure, NoetlError, ToolFailed
-from noetl.core.execution.writes import compacted, nested
+from noetl.core.execution.writes import compacted
 from noetl.core.expression import Scope
 from noetl.core.limits import FRAME_PERSIST_SECONDS, WARNINGS_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
 from noetl.core.reference import MEDIA_FRAME, Payload, is_parted
+from noetl.core.results.parts import rooted, written
 from noetl.engine.results import Record
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.collections import rows_between
@@ -119,6 +120,7 @@ class FrameRun:
         if self._stopped is not None:
             self._stopped.run.used = self._parts.payloads.used.to_json()
             await self._persist_some()
+            self._stopped.payloads = self._caller.tables.take()
             return await self._facts.child_started(self._message, self._stopped)
         wall_ms = round((clock.monotonic() - started) * 1000, 3)
         ran = len(self._items) if self._is_framewise else len(self._records) - known
@@ -155,8 +157,9 @@ class FrameRun:
             document = await read_parted(self._parts.payloads, part["ref"], **self._owner)
             self._has_parts = self._has_parts or is_parted(part["ref"]["media_type"])
             self._records.update(dict(document["rows"]))
-            self._writes.extend(document["writes"])
-            self._apply(document["writes"])
+            writes = [{**item, "v": rooted(item["v"])} for item in document["writes"]]
+            self._writes.extend(writes)
+            self._apply(writes)
         self._persisted_writes = len(self._writes)
         last = self._first + (1 if self._is_framewise else len(self._items))
         self._waiting.extend(i for i in range(self._first, last) if i not in self._records)
@@ -239,7 +242,7 @@ class FrameRun:
     def _apply(self, writes: Iterable[Mapping[str, Any]]) -> None:
         """Rows of a sequential loop see what earlier rows wrote; of parallel rows the last one counts."""
         for item in writes:
-            self._variables = nested(self._variables, item["path"], item["v"])
+            self._variables = written(self._variables, item["path"], item["v"])
             if self._stage["sequential"]:
                 name = item["path"][0]
                 if name not in self._reserved:

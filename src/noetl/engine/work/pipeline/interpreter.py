@@ -13,12 +13,10 @@ from typing import Any
 
 from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
-from noetl.core.execution.writes import nested
 from noetl.core.expression import (
     CompiledValue,
     View,
     is_true,
-    plain,
     to_text,
 )
 from noetl.core.limits import (
@@ -35,12 +33,13 @@ from noetl.core.playbook.model import Action
 from noetl.core.playbook.programs import needs_of_program, program_of, script_template
 from noetl.core.playbook.scripts import FIELD as SCRIPT
 from noetl.core.playbook.scripts import PROGRAM_KINDS
+from noetl.core.results.parts import holds_parts, primed, rooted, written
+from noetl.engine.stored.sources import settled
 from noetl.engine.stored.unavailable import LOST, UNSTORED, failed_by, unstored
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, caller_of, child_request
 from noetl.engine.work.logs.task_log import TaskLog
 from noetl.engine.work.names import bound_names, plain_context, variables_of, with_open
-from noetl.engine.work.parting import with_stored_parts
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.given import Given, given_of
 from noetl.engine.work.pipeline.outcome import TaskOutcome
@@ -220,9 +219,10 @@ class Pipeline:
             call = await self._prepare(task)
             await self._begin()
             if task.kind == PLAYBOOK:
-                raise _Stop(child=self._child(call))
+                raise _Stop(child=await self._child(call))
             result = await self._caller.run(task.kind, call)
             value = self._caller.value_of(result)
+            await settled(lambda: primed(value))
             failure, facts, traceback = result.failure, result.facts, result.traceback
         except ToolFailed as error:
             value, failure = error.data, error.failure
@@ -232,7 +232,7 @@ class Pipeline:
             failure = failed_by(error, self._step.name, task.label)
         # What follows is recorded: rules, writes and messages see no more of the input than may be.
         if "input" in names:
-            names["input"] = self._caller.scrubbed(names["input"])
+            names["input"] = self._caller.scrubbed_value(names["input"])
         outcome = TaskOutcome(
             value=value,
             failure=None if failure is None else self._caller.scrubbed_failure(failure),
@@ -251,12 +251,13 @@ class Pipeline:
             await self._session.confirmed(self._message)
             self._is_confirmed = True
 
-    def _child(self, call: ToolCall) -> ChildRequest:
+    async def _child(self, call: ToolCall) -> ChildRequest:
         """What to start; a child of a row may know which row that is."""
         request = child_request(self._recordable(call))
         if self._row is None:
             return request
-        return replace(request, iteration=self._caller.scrubbed(caller_of(_mapping(self._names["iter"]))))
+        iteration = {name: one for name, one in _mapping(self._names["iter"]).items() if not holds_parts(one)}
+        return replace(request, iteration=self._caller.scrubbed(caller_of(iteration)))
 
     def _recordable(self, call: ToolCall) -> ToolCall:
         return replace(call, fields=self._caller.scrubbed(call.fields), input=self._caller.scrubbed(call.input))
@@ -363,7 +364,7 @@ class Pipeline:
             if task.label in run.order:
                 run.order.remove(task.label)
             run.order.append(task.label)
-        run.results[task.label] = outcome.value if outcome.failure is None else with_stored_parts(outcome.view())
+        run.results[task.label] = outcome.value if outcome.failure is None else rooted(outcome.view())
         if is_last and not task.rules and not task.sets:
             return
         self._scope.outcome(run, task.label, outcome)
@@ -432,7 +433,7 @@ class Pipeline:
         for assignment in sets:
             try:
                 value = await self._rendering.render_with_parts(assignment.value, self._names)
-                block.append((assignment, value if isinstance(value, View) else self._caller.scrubbed(plain(value))))
+                block.append((assignment, self._caller.scrubbed_value(value)))
             except TemplateFailed as error:
                 self._warn(
                     self._place(task, f"set {'.'.join(assignment.path)}: field 'set' of task {task.label!r}: {error}")
@@ -441,12 +442,12 @@ class Pipeline:
         if parts:
             self._variables = await with_open(self._variables, parts)
         for assignment, value in block:
-            self._write(assignment, value)
+            await self._write(assignment, value)
 
-    def _write(self, assignment: Assignment, value: object) -> None:
+    async def _write(self, assignment: Assignment, value: object) -> None:
         names, path = self._names, assignment.path
         if assignment.scope == "ctx":
-            self._variables = nested(self._variables, path, value)
+            self._variables = await settled(lambda: written(self._variables, path, value))
             self._scope.context(path[0], self._variables)
             self._run.writes.append({"path": list(path), "v": value})
             shaped = None if isinstance(value, View) else credential_at(value, path)
@@ -454,7 +455,7 @@ class Pipeline:
                 name = ".".join(map(str, shaped))
                 self._warn(f"credential_in_context: ctx.{name} looks like a credential and is kept out of events")
             return
-        scope = nested(self._run.scopes[assignment.scope], path, value)
+        scope = await settled(lambda: written(self._run.scopes[assignment.scope], path, value))
         self._run.scopes[assignment.scope] = scope
         if assignment.scope == "local":
             self._scope.own(path[0], scope[path[0]])

@@ -27,6 +27,11 @@ class StreamAnswer(Response):
         self._first = first
         self.init_headers(headers)
 
+    async def leave_out(self) -> None:
+        """Answer with the head alone; nothing more of the body is made."""
+        self._first = None
+        await self._pieces.aclose()
+
     async def __call__(self, _scope: Scope, receive: Receive, send: Send) -> None:
         try:
             async with asyncio.TaskGroup() as group:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Query
@@ -19,14 +18,13 @@ from noetl.processes.server import models
 from noetl.processes.server.bodies import answer
 from noetl.processes.server.owners import Owner, owner_of
 from noetl.processes.server.parts import WorkParts
-from noetl.processes.server.problems import Refusal, too_large
+from noetl.processes.server.problems import too_large
+from noetl.processes.server.reading.ranges import Part, is_known, wanted_part
 from noetl.processes.server.wire import MEDIA_TYPE_CHARS_MAX, is_media_type
 
 OCTETS = "application/octet-stream"
 PIECE_BYTES = 1024 * 1024
 _HEX = frozenset("0123456789abcdef")
-# One range; of any other the whole is sent, as the protocol allows.
-_RANGE = re.compile(r"bytes=([0-9]{0,15})-([0-9]{0,15})")
 _STORES = (STORE_SMALL, *LARGE_STORES)
 
 
@@ -59,25 +57,23 @@ class _Routes:
         """The bytes of a payload of the named tenant and organization, or one range of them."""
         digest, owner = _digest(sha256), owner_of(request)
         headers = _headers(digest)
-        if request.headers.get("If-None-Match") == headers["ETag"]:
-            return Response(status_code=304, headers=headers)
-        asked = request.headers.get("Range", "")
         if _may_be_small(store):
             found = await self._small.find(digest, **owner)
             if found is not None:
-                return _small_answer(found, asked, headers)
+                return _small_answer(request, found, headers)
         reference = _reference(digest, _large_store(store), owner)
         size = await self._large.size_of(reference, **owner)
         if size is None:
             raise PayloadMissing(f"there is no payload {digest}")
+        if _is_known(request, headers):
+            return Response(status_code=304, headers=headers)
         headers["Content-Type"] = OCTETS
-        part = _part(asked, size)
+        part = _part(request, size, headers)
         if part is None:
             body = await _started(self._large.get_stream(reference, **owner))
             return StreamingResponse(body, headers=headers | {"Content-Length": str(size)})
-        first, last = part
-        headers |= {"Content-Range": f"bytes {first}-{last}/{size}", "Content-Length": str(last - first + 1)}
-        body = await _started(self._pieces(reference, owner, first, last + 1))
+        headers |= {"Content-Range": _content_range(part, size), "Content-Length": str(part.length)}
+        body = await _started(self._pieces(reference, owner, part.first, part.first + part.length))
         return StreamingResponse(body, 206, headers=headers)
 
     async def _pieces(self, reference: Reference, owner: Owner, first: int, end: int) -> AsyncIterator[bytes]:
@@ -94,11 +90,11 @@ class _Routes:
         found = await self._small.find(digest, **owner) if _may_be_small(store) else None
         if found is not None:
             media_type = found[1] if is_media_type(found[1]) else OCTETS
-            return Response(headers=headers | {"Content-Type": media_type, "Content-Length": str(len(found[0]))})
+            return _head_answer(request, len(found[0]), headers | {"Content-Type": media_type})
         size = await self._large.size_of(_reference(digest, _large_store(store), owner), **owner)
         if size is None:
             raise PayloadMissing(f"there is no payload {digest}")
-        return Response(headers=headers | {"Content-Type": OCTETS, "Content-Length": str(size)})
+        return _head_answer(request, size, headers | {"Content-Type": OCTETS})
 
     async def put(
         self, request: Request, sha256: str, store: Annotated[str | None, Query(max_length=20)] = None
@@ -142,31 +138,36 @@ def _large_store(store: str | None) -> str:
     return store or STORE_ANY
 
 
-def _small_answer(found: tuple[bytes, str], asked: str, headers: dict[str, str]) -> Response:
+def _small_answer(request: Request, found: tuple[bytes, str], headers: dict[str, str]) -> Response:
     content, media_type = found
+    if _is_known(request, headers):
+        return Response(status_code=304, headers=headers)
     headers["Content-Type"] = media_type if is_media_type(media_type) else OCTETS
-    part = _part(asked, len(content))
+    part = _part(request, len(content), headers)
     if part is None:
         return Response(content, headers=headers)
-    first, last = part
-    headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
-    return Response(content[first : last + 1], 206, headers=headers)
+    headers["Content-Range"] = _content_range(part, len(content))
+    return Response(content[part.first : part.first + part.length], 206, headers=headers)
 
 
-def _part(asked: str, size: int) -> tuple[int, int] | None:
-    """First and last byte of the one range that is asked for; None for all of them."""
-    match = _RANGE.fullmatch(asked)
-    if match is None or match[0] == "bytes=-":
-        return None
-    if not match[1]:
-        first, last = max(size - int(match[2]), 0), size - 1
-    else:
-        first, last = int(match[1]), min(int(match[2] or size), size - 1)
-        if match[2] and int(match[2]) < first:
-            return None
-    if first > last:
-        raise Refusal(416, "range_not_satisfiable", f"Range: the payload has {size} bytes")
-    return first, last
+def _head_answer(request: Request, size: int, headers: dict[str, str]) -> Response:
+    if _is_known(request, headers):
+        return Response(status_code=304, headers=headers)
+    return Response(headers=headers | {"Content-Length": str(size)})
+
+
+def _is_known(request: Request, headers: Mapping[str, str]) -> bool:
+    """Whether the reader has the payload; asked only about one that is there."""
+    return is_known(request.headers.get("If-None-Match"), headers["ETag"])
+
+
+def _part(request: Request, size: int, headers: Mapping[str, str]) -> Part | None:
+    asked = request.headers.get("Range"), request.headers.get("If-Range")
+    return wanted_part(*asked, size=size, etag=headers["ETag"])
+
+
+def _content_range(part: Part, size: int) -> str:
+    return f"bytes {part.first}-{part.first + part.length - 1}/{size}"
 
 
 async def _started(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

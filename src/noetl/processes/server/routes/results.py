@@ -21,7 +21,7 @@ from noetl.engine.reading.service import ResultService, StepReading
 from noetl.processes.server import models
 from noetl.processes.server.bodies import answer, execution_id_of
 from noetl.processes.server.owners import owner_of
-from noetl.processes.server.reading.answers import streamed
+from noetl.processes.server.reading.answers import StreamAnswer, streamed
 from noetl.processes.server.reading.negotiation import MEDIA_TYPES, Format, chosen
 from noetl.processes.server.reading.ranges import is_known, wanted_part
 
@@ -74,6 +74,13 @@ def router(results: ResultService) -> APIRouter:
         response_class=Response,
         responses={200: {"content": content}, 206: {"content": {"*/*": {}}}, 304: {"description": "not changed"}},
     )
+    found.add_api_route(
+        "/api/executions/{execution_id}/results/{step:path}",
+        routes.head,
+        methods=["HEAD"],
+        response_class=Response,
+        responses={200: {"content": content}, 206: {"content": {"*/*": {}}}, 304: {"description": "not changed"}},
+    )
     return found
 
 
@@ -121,6 +128,15 @@ class _Routes:
         headers |= {TOTAL_HEADER: str(rows.total), **_links(request, window, rows.total)}
         return await streamed(self._results.encoder.encoded(rows, window, wanted), headers=headers)
 
+    async def head(
+        self, request: Request, execution_id: str, step: str, query: Annotated[ResultQuery, Query()]
+    ) -> Response:
+        """The same answer without its bytes: the size if it is known, the version and the number of rows."""
+        found = await self.get(request, execution_id, step, query)
+        if isinstance(found, StreamAnswer):
+            await found.leave_out()
+        return found
+
 
 def _wanted(request: Request, query: ResultQuery, reading: StepReading) -> Format:
     own = None if reading.reference is None else reading.reference.media_type
@@ -152,8 +168,9 @@ async def _stored(request: Request, reading: StepReading) -> Response:
     headers = {**_headers(etag, reference.media_type), "Accept-Ranges": "bytes", **_encoding(reference)}
     if is_known(request.headers.get("If-None-Match"), etag):
         return Response(status_code=304, headers=headers)
-    asked = request.headers.get("Range"), request.headers.get("If-Range")
-    part = wanted_part(*asked, size=reference.bytes, etag=etag)
+    # Ranges are about bodies, and a HEAD has none.
+    asked = None if request.method == "HEAD" else request.headers.get("Range")
+    part = wanted_part(asked, request.headers.get("If-Range"), size=reference.bytes, etag=etag)
     if part is None:
         headers["Content-Length"] = str(reference.bytes)
         return await streamed(reading.stored_bytes(0, reference.bytes), headers=headers)

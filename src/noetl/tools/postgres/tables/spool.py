@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -51,8 +52,11 @@ class Spool:
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def close(self) -> None:
-        self._end()
-        self._file.close()
+        """Nothing of it is needed any more, so what cannot be written now hides no failure that came before."""
+        with suppress(OSError, pa.ArrowException):
+            self._end()
+        with suppress(OSError):
+            self._file.close()
 
     def _end(self) -> None:
         if self._writer is not None:

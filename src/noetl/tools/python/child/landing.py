@@ -14,6 +14,7 @@ from typing import Any
 from noetl.core import limits
 from noetl.core.errors import Failure, ToolFailed
 from noetl.core.results.index import IndexedJson, index_document, is_indexable, seems_large
+from noetl.tools.python.child.switching import SharedFile, TableFile
 
 DEPTH_MAX = 3
 TABLE_GONE = "TABLE_GONE"
@@ -67,10 +68,12 @@ def put_tables(request: dict[str, Any], mapped: Mapped) -> None:
 class Landing:
     """Files of one answer."""
 
-    def __init__(self, folder: str, place: tuple[str, str, int] | None) -> None:
-        """`place` is a better one for tables: a folder, what names in it begin with, and where a stream starts."""
+    def __init__(self, folder: str, place: tuple[str, str, int, int] | None) -> None:
+        """`place` is a better one for tables: a folder, what names in it begin with, where a stream starts, and for how
+        many bytes there is room."""
         self._folder = folder
         self._place = place
+        self._room = 0 if place is None else place[3]
         self.landed: list[dict[str, object]] = []
         self._paths: list[str] = []
 
@@ -79,11 +82,13 @@ class Landing:
         return self._without(value, [])
 
     def _without(self, value: object, place: Place) -> object:
-        if _is_table(value):
+        if is_table(value):
             self._land_table(value, place)
             return None
         if isinstance(value, dict) and len(place) < DEPTH_MAX and any(map(_may_hold_tables, value.values())):
-            return {key: self._without(item, [*place, str(key)]) for key, item in value.items()}
+            # As JSON has them: whoever reads the value must find its parts.
+            named = {_text(key): item for key, item in value.items()}
+            return {key: self._without(item, [*place, key]) for key, item in named.items()}
         return value
 
     def _land_table(self, value: object, place: Place) -> None:
@@ -91,23 +96,24 @@ class Landing:
         if isinstance(value, arrow.RecordBatch):
             value = arrow.Table.from_batches([value])
         reader = arrow.RecordBatchReader.from_stream(value)
-        path, offset = self._table_path()
-        # Noted before it is written: a failure in the middle takes it back.
-        entry = {"place": place, "file": os.path.basename(path), "kind": "table", "is_shared": offset > 0}
-        self.landed.append(entry)
-        self._paths.append(path)
-        with open(path, "xb", buffering=0, opener=_private) as raw:
-            raw.seek(offset)
+        raw = TableFile(self._shared_file(), self._path, self._paths)
+        try:
             with arrow.PythonFile(raw, "w") as file, ipc.new_stream(file, reader.schema) as writer:
                 for batch in reader:
                     writer.write_batch(batch)
+            raw.end()
+        finally:
+            raw.release()
+        self._room -= raw.size if raw.is_shared else 0
+        entry = {"place": place, "file": os.path.basename(raw.path), "kind": "table", "is_shared": raw.is_shared}
+        self.landed.append(entry)
 
-    def _table_path(self) -> tuple[str, int]:
+    def _shared_file(self) -> SharedFile | None:
         if self._place is None:
-            return self._path(), 0
-        folder, prefix, offset = self._place
+            return None
+        folder, prefix, offset, _ = self._place
         epoch = os.getpid() * EPOCHS + next(_NUMBERS)
-        return os.path.join(folder, f"{prefix}{epoch}"), offset
+        return SharedFile(os.path.join(folder, f"{prefix}{epoch}"), offset, self._room)
 
     def land_json(self, value: Any, bytes_max: int) -> bool:
         """Write plain data that takes more than one part, with the index of its parts; whether that was so."""
@@ -173,11 +179,18 @@ def _within(pieces: Iterator[bytes], room: int) -> Iterator[bytes]:
         yield piece
 
 
+def _text(key: object) -> str:
+    if type(key) is str:
+        return key
+    found: str = import_module("noetl.core.expression.values").key_text(key)
+    return found
+
+
 def _may_hold_tables(value: object) -> bool:
-    return isinstance(value, dict) or _is_table(value)
+    return isinstance(value, dict) or is_table(value)
 
 
-def _is_table(value: object) -> bool:
+def is_table(value: object) -> bool:
     """Whatever hands out rows in columns by Arrow's interface; a single column does that too and is no table."""
     kind = type(value)
     if hasattr(kind, "__arrow_c_stream__"):

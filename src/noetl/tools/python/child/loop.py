@@ -22,7 +22,7 @@ from noetl.core.errors import EnvelopeInvalid, Failure, NoetlError, TemplateFail
 from noetl.tools.python import wire
 from noetl.tools.python.child import kernel
 from noetl.tools.python.child.failures import bounded, describe
-from noetl.tools.python.child.landing import Landing, Mapped, TooLarge, put_tables
+from noetl.tools.python.child.landing import Landing, Mapped, TooLarge, is_table, put_tables
 from noetl.tools.python.child.leftovers import Baseline
 from noetl.tools.python.child.namespace import Inputs, Program, compile_program, forget, run_program
 from noetl.tools.python.child.observation import Output, Stopwatch
@@ -319,9 +319,14 @@ def _normalised(value: object) -> object:
     return normalised
 
 
-_encode_strict = json.JSONEncoder(
-    ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_normalised
-).encode
+def _object(value: object) -> object:
+    if is_table(value):
+        message = "a table must be the whole result, or stand in mappings: one in a list would only be its text"
+        raise ToolFailed(Failure(kind="python", code="RESULT_INVALID", message=message))
+    return _normalised(value)
+
+
+_encode_strict = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=_object).encode
 
 
 def _json(value: object) -> bytes:
