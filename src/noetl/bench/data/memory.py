@@ -29,11 +29,17 @@ TABLE = (
     _PYTHON % 'import pyarrow as pa; result = {"rows": pa.table({"n": range(1000000), "text": ["t" * 80] * 1000000})}'
 )
 
+ROWS = TABLE.replace(
+    'tool: {kind: noop, result: "{{ make.rows | length }}"}',
+    'tool: {kind: python, input: {rows: "{{ make.rows }}"}, code: "result = len(rows)"}',
+)
+
 
 async def peaks(ground: Ground) -> dict[str, Metric]:
     """The worker is this process: its children make the data and are not counted."""
     return {
         "python_json_peak_ratio": Metric(await _ratio(ground, PLAIN, 100_000_000), "× payload", PEAK_RATIO_MAX),
+        "python_rows_peak_ratio": Metric(await _ratio(ground, ROWS, 92_000_000), "× payload", PEAK_RATIO_MAX),
         "python_table_peak_ratio": Metric(await _ratio(ground, TABLE, 92_000_000), "× payload", PEAK_RATIO_MAX),
     }
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import glob
+import json
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 
 from noetl.core.codec import parse_json
 from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
+from noetl.core.limits import PYTHON_ROWS_WITH_INPUT_MAX
 from noetl.core.playbook.reading.kinds import TABLE_MODES
 from noetl.core.results.index import Node, index_from_document
 from noetl.ports.data.tables import LandedTable, LandingPlace, OpenTable
@@ -196,7 +198,9 @@ def _opened(path: Path) -> BinaryIO:
 class GivenTables:
     """The tables of a call, open for as long as it runs."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written: list[Path] = []
         self._open: list[OpenTable] = []
 
     async def prepare(self, call: ToolCall) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
@@ -210,13 +214,27 @@ class GivenTables:
             return call.input, None
         opened = {place: await self._opened(given) for place, given in call.given_tables.items()}
         if mode == "rows":
-            plain: Any = call.input
-            for place, table in opened.items():
-                plain = _with(plain, place, await table.looked(table.rows, 0, table.row_count))
-            return plain, None
+            return await self._rows(call, opened)
         files = [(place, await table.looked(table.mapped)) for place, table in opened.items()]
         given = [[list(place), str(file.path), file.offset, file.length] for place, file in files]
         return call.input, {"as": mode, "given": given}
+
+    async def _rows(
+        self, call: ToolCall, opened: Mapping[Place, OpenTable]
+    ) -> tuple[Mapping[str, object], Mapping[str, object] | None]:
+        """Few rows go with the input.  Many are written to a file a few at a time: nobody holds them all but the code
+        that asks for them."""
+        plain: Any = call.input
+        given = []
+        for place, table in opened.items():
+            if table.row_count <= PYTHON_ROWS_WITH_INPUT_MAX:
+                plain = _with(plain, place, await table.looked(table.rows, 0, table.row_count))
+                continue
+            path = self._folder / f"given-{len(self._written)}-{id(self)}"
+            self._written.append(path)
+            await table.looked(_write_rows, table, path)
+            given.append([list(place), str(path), 0, 0])
+        return plain, {"as": "rows", "given": given} if given else None
 
     async def _opened(self, given: Any) -> OpenTable:
         table: OpenTable = await given.open()
@@ -226,6 +244,18 @@ class GivenTables:
     def close(self) -> None:
         for table in self._open:
             table.close()
+        for path in self._written:
+            path.unlink(missing_ok=True)
+
+
+def _write_rows(table: OpenTable, path: Path) -> None:
+    """All rows as one JSON list."""
+    encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+    with path.open("x", encoding="utf-8") as file:
+        for first in range(0, table.row_count, PYTHON_ROWS_WITH_INPUT_MAX):
+            rows = table.rows(first, min(PYTHON_ROWS_WITH_INPUT_MAX, table.row_count - first))
+            file.write(("," if first else "[") + encode(rows)[1:-1])
+        file.write("]")
 
 
 def _with(value: Any, place: Place, rows: object) -> Any:

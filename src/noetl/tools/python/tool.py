@@ -49,7 +49,7 @@ class PythonTool:
         return await self._given(call, code, environment)
 
     async def _given(self, call: ToolCall, code: str, environment: Mapping[str, str]) -> ToolResult:
-        given = GivenTables()
+        given = GivenTables(self._landing.path)
         try:
             return await self._run(call, code, environment, *await given.prepare(call))
         except ToolFailed as error:
