@@ -23,6 +23,7 @@ from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
 from noetl.core.limits import PYTHON_ROWS_WITH_INPUT_MAX
 from noetl.core.playbook.reading.kinds import TABLE_MODES
 from noetl.core.results.index import Node, index_from_document
+from noetl.core.results.parts import placed
 from noetl.ports.data.tables import LandedTable, LandingPlace, OpenTable
 from noetl.ports.tool import Place, TableSink, ToolCall
 from noetl.tools.patience import patiently
@@ -228,7 +229,7 @@ class GivenTables:
         given = []
         for place, table in opened.items():
             if table.row_count <= PYTHON_ROWS_WITH_INPUT_MAX:
-                plain = _with(plain, place, await table.looked(table.rows, 0, table.row_count))
+                plain = placed(plain, {place: await table.looked(table.rows, 0, table.row_count)})
                 continue
             path = self._folder / f"given-{len(self._written)}-{id(self)}"
             self._written.append(path)
@@ -256,11 +257,3 @@ def _write_rows(table: OpenTable, path: Path) -> None:
             rows = table.rows(first, min(PYTHON_ROWS_WITH_INPUT_MAX, table.row_count - first))
             file.write(("," if first else "[") + encode(rows)[1:-1])
         file.write("]")
-
-
-def _with(value: Any, place: Place, rows: object) -> Any:
-    if not place:
-        return rows
-    changed: Any = dict(value) if isinstance(value, dict) else list(value)
-    changed[place[0]] = _with(changed[place[0]], place[1:], rows)
-    return changed
