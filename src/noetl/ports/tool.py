@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 from noetl.core.errors import Failure
 from noetl.core.limits import DUCKDB_MEMORY_BYTES_MAX, DUCKDB_THREADS_MAX
 from noetl.core.results.index import Node
+from noetl.ports.data.compute import JobIntent, JobProgress, SparkCompute
+from noetl.ports.data.datasets import LandedDataset, LocalDataset
 from noetl.ports.data.tables import LandingPlace, OpenTable
 from noetl.ports.secrets import Credential
 
@@ -40,6 +42,31 @@ class TableSink(Protocol):
 
     async def landing_place(self) -> LandingPlace | None:
         """Where a child process of the tool may write tables that need not be copied any more; None for anywhere."""
+        ...
+
+
+class DatasetSink(Protocol):
+    """Datasets of whoever calls."""
+
+    async def keep(self, landed: LandedDataset) -> Mapping[str, object]:
+        """Make a dataset durable; returns the reference of its manifest as it is recorded.  Refuses one that holds a
+        secret which the call has seen."""
+        ...
+
+    async def laid_out(self, reference: Mapping[str, object], folder: Path) -> LocalDataset:
+        """The files of a dataset in a new folder, which the caller removes; its use is recorded."""
+        ...
+
+
+class JobReporter(Protocol):
+    """Says on the run where and how far a job is, while its task runs."""
+
+    async def intended(self, intent: JobIntent) -> None:
+        """Returns when it is in the ledger."""
+        ...
+
+    async def progressed(self, progress: JobProgress) -> None:
+        """May be called often: few of them are recorded."""
         ...
 
 
@@ -125,6 +152,10 @@ class ToolCall:
     given_tables: Mapping[Place, TableInput] = field(default_factory=dict)
     """Tables in `input`, by their places there: in `input` itself null stands for them."""
     artifacts: ArtifactStore | None = None
+    attempt: int = 1
+    """Ordinal of the claim behind the call."""
+    datasets: DatasetSink | None = None
+    jobs: JobReporter | None = None
     script: Script | None = None
     """Wins over every field that could hold the text."""
     log: TaskLog | None = None
@@ -143,6 +174,8 @@ class ToolResult:
     failure: Failure | None = None
     traceback: str | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+    job: Mapping[str, object] | None = None
+    """What a job cost and which expectations it met: small, and recorded with the end of the command."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +196,10 @@ class ToolSettings:
     """Where the duckdb tool keeps databases of executions; without it there are none."""
     duckdb_memory_bytes: int = DUCKDB_MEMORY_BYTES_MAX
     duckdb_threads: int = DUCKDB_THREADS_MAX
+    spark: SparkCompute | None = None
+    """Where Spark jobs run; None is nowhere."""
+    spark_folder: Path | None = None
+    """Where jobs of Spark have their folders."""
 
 
 class Tool(Protocol):
