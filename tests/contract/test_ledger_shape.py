@@ -58,6 +58,7 @@ def samples(b: Backend, execution_id: int) -> list[Event]:
         start,
         e(execution_id, kinds.COMMAND_ISSUED, "command.issued/s#1", causation_id=start.event_id, **c),
         e(execution_id, kinds.COMMAND_CLAIMED, "command.claimed/s#1/1", meta={"attempt": 1}, **c),
+        *job_samples(b, execution_id, reference=reference.to_json()),
         e(
             execution_id,
             kinds.TASK_WAITING,
@@ -157,6 +158,30 @@ def loop_samples(
             kinds.loop_done_key("s#1"),
             meta={"step": "s", "run": 1, "total": 18, "done": 18, "failed": 10, "frames": 2, "status": "ok"},
             **stage,
+        ),
+    ]
+
+
+def job_samples(b: Backend, execution_id: int, *, reference: dict[str, Any]) -> list[Event]:
+    """A job of Spark's: what is about to run, and how far it came."""
+    place = {"job_group": "g", "application": "local-1", "ui": "http://127.0.0.1:4040", "started": b.make.clock.now()}
+    count = {"jobs": [0, 1], "stages": 3, "stages_done": 1, "tasks": 9, "tasks_done": 4, "tasks_failed": 0}
+    held = {"step": "s", "attempt": 1}
+    return [
+        b.make.event(
+            execution_id,
+            kinds.JOB_INTENDED,
+            kinds.job_key(kinds.JOB_INTENDED, "s#1", 1, 1),
+            meta={**held, "n": 1, "task": "t", **place},
+            payload_ref=reference,
+            command_id="s#1",
+        ),
+        b.make.event(
+            execution_id,
+            kinds.JOB_PROGRESSED,
+            kinds.job_key(kinds.JOB_PROGRESSED, "s#1", 1, 2),
+            meta={**held, "n": 2, **count},
+            command_id="s#1",
         ),
     ]
 

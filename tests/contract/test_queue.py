@@ -69,6 +69,19 @@ async def test_a_rebuilt_row_replaces_the_old_one(backend: OpenBackend) -> None:
         assert await b.queue.waiting(pool=pool, limit=10) == [again]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@asynchronous
+async def test_a_rebuilt_row_is_in_the_pool_that_the_ledger_says(backend: OpenBackend, count: int) -> None:
+    async with backend() as b:
+        execution, pool = b.make.execution_id(), f"pool{b.make.execution_id()}"
+        await commit(b, queue=[command(execution, f"s{n}#1", pool=f"not {pool}") for n in range(count)])
+        again = [command(execution, f"s{n}#1", pool=pool, tool_kind="spark") for n in range(count)]
+        await commit(b, queue=again)
+        assert await b.queue.waiting(pool=f"not {pool}", limit=10) == []
+        found = await b.queue.waiting(pool=pool, limit=10, kinds=["spark"])
+        assert sorted(found, key=lambda row: row.command_id) == again
+
+
 @asynchronous
 async def test_what_dead_sessions_hold_is_given_back(backend: OpenBackend) -> None:
     async with backend() as b:

@@ -81,6 +81,24 @@ def test_a_fact_arrives_with_the_meaning_it_has_in_one_process(
     assert told.fact.payloads == sent.payloads
 
 
+@given(st.dictionaries(TEXT, TEXT, max_size=3), st.integers(1, 2**31), st.binary(max_size=100))
+def test_a_word_about_a_job_arrives_as_it_was_said(conf: dict[str, str], number: int, content: bytes) -> None:
+    message, kept = command(), payload(content)
+    intent = {"task": "t", "job_group": "g", "ui": "http://ui", "conf": conf, "n": number}
+    large = fact(
+        message,
+        event_type=kinds.JOB_INTENDED,
+        meta=intent,
+        payload_ref=kept.reference.to_json(),
+        payloads=[kept],
+    )
+    progress = {"job": 1, "jobs": [0, 1], "stages": 3, "tasks_done": 2, "stage": "größe", "n": number}
+    for sent in (large, fact(message, event_type=kinds.JOB_PROGRESSED, meta=progress)):
+        told = passed(sent, message).fact
+        assert _plain(told) == _plain(sent)
+        assert (told.payload_ref, list(told.payloads)) == (sent.payload_ref, list(sent.payloads))
+
+
 def _plain(one: Fact) -> list[object]:
     return [one.execution_id, one.command_id, one.attempt, one.event_type, one.result, one.writes, one.meta]
 

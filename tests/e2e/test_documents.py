@@ -12,7 +12,7 @@ import pytest
 from noetl.cli.main import _parser
 from noetl.core.playbook.compile import compile_playbook
 from noetl.wiring.tools import tool_kinds
-from tests.support.cli import Cli, cli
+from tests.support.cli import QUICK_SPARK, Cli, cli
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -30,7 +30,7 @@ def commands() -> list[str]:
 
 @pytest.fixture(scope="module")
 def noetl() -> Iterator[Cli]:
-    with cli() as command:
+    with cli(**QUICK_SPARK) as command:
         yield command
 
 

@@ -181,6 +181,7 @@ BAD_REQUESTS: list[tuple[str, str, Any, int, str]] = [
     ("GET", "/api/executions/1?wait=for%20it", None, 422, "request_invalid"),
     ("GET", "/api/executions/1?timeout_s=nan", None, 422, "request_invalid"),
     ("GET", "/api/executions/1/events?after_position=-1", None, 422, "request_invalid"),
+    ("GET", "/api/ledger/events?shard_id=1000", None, 404, "shard_unknown"),
     ("GET", "/api/payloads/xyz", None, 404, "payload_missing"),
     ("GET", "/api/commands/7", None, 422, "request_invalid"),
     ("GET", "/api/commands/7/x", None, 404, "command_unknown"),

@@ -65,7 +65,7 @@ def error_of(told: Told) -> dict[str, Any]:
 
 async def nothing_is_left(engine: Running, address: str) -> None:
     async with asyncio.timeout(10):
-        while engine.engine.sessions.free_slots != SLOTS:
+        while engine.engine.sessions.pools.free_in("default") != SLOTS:
             await asyncio.sleep(0.01)
     async with connected(address) as connection:
         for table in ("command", "timer"):
@@ -270,7 +270,7 @@ async def test_waiting_for_a_child_holds_no_slot_and_outlives_the_engine(address
         state = await engine.until(execution_id, lambda s: any(c.awaits_child for c in s.commands.values()))
         child_id = child_of(state)
         await engine.until(child_id, lambda s: any(c.status is CommandStatus.WAITING for c in s.commands.values()))
-        assert engine.engine.sessions.free_slots == SLOTS
+        assert engine.engine.sessions.pools.free_in("default") == SLOTS
     (tmp_path / "open").touch()
     async with running_engine(address, tmp_path) as engine:
         told = await engine.finish(execution_id)

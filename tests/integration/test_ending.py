@@ -64,7 +64,7 @@ async def is_gone(pid: int) -> bool:
 async def nothing_is_left(engine: Running, address: str, told: Told) -> None:
     """No slot is held, and the derived tables know nothing of the execution any more."""
     async with asyncio.timeout(10):
-        while engine.engine.sessions.free_slots != SLOTS:
+        while engine.engine.sessions.pools.free_in("default") != SLOTS:
             await asyncio.sleep(0.01)
     assert fold_all(told.events) == told.state
     async with connected(address) as connection:

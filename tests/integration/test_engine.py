@@ -119,7 +119,7 @@ async def test_a_long_retry_wait_is_a_timer_and_survives_a_restart(address: str,
                 await engine.engine.service.state(execution_id, tenant_id="default", organization_id="default")
             ).timers:
                 assert await watch.changed(10)
-        assert engine.engine.sessions.free_slots == 16
+        assert engine.engine.sessions.pools.free_in("default") == 16
     async with running_engine(address, tmp_path) as engine:
         told = await engine.finish(execution_id)
     assert told.result["flaky"] == {"answer": 42, "attempt": 2}

@@ -80,7 +80,7 @@ async def test_commits_that_are_tried_again_end_well(
         disturb(engine, before=before, after=after)
         started = await asyncio.gather(*(engine.start(body, key=f"{before} {after} {n}") for n in range(6)))
         told = [await engine.finish(execution_id) for execution_id in started]
-        free = engine.engine.sessions.free_slots
+        free = engine.engine.sessions.pools.free_in("default")
     assert [one.state.status for one in told] == [Status.COMPLETED] * 6
     assert log.read_text() == "x" * 6
     assert free == 16

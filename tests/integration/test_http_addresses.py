@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 import pytest
 from aiohttp import web
 
+from noetl.clients.http.policy import AddressPolicy
 from noetl.core.secret import Secret
 from noetl.ports.secrets import Credential
-from noetl.tools.http.policy import AddressPolicy
 from tests.support.aio import asynchronous
 from tests.support.web import http_call, http_tool, web_server
 

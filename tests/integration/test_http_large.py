@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from noetl.adapters.objects.filesystem import FilePayloads
+from noetl.clients.http.body import content_type, decoded
 from noetl.core import limits
 from noetl.core.secret import Secret
 from noetl.engine.payloads import Payloads
@@ -20,7 +21,6 @@ from noetl.engine.work.calling.redact import Redactor
 from noetl.ports.secrets import Credential
 from noetl.ports.tool import ToolResult
 from noetl.tools.http import reading
-from noetl.tools.http.body import content_type, decoded
 from tests.support.aio import asynchronous
 from tests.support.web import http_call, http_tool, web_server
 

@@ -151,7 +151,6 @@ async def scene(*, slots: int = 100, token: str = TOKEN) -> AsyncIterator[Scene]
         control=control,
         sessions=sessions,
         queue=queue,
-        has_backlog=asyncio.Event(),
         ids=VirtualIds(virtual),
         clock=SystemClock(),
         lease_seconds=LEASE,

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from noetl.adapters.objects.filesystem import FilePayloads
+from noetl.clients.http import sessions as sessions_module
 from noetl.core import limits
 from noetl.core.codec import canonical_bytes
 from noetl.core.reference import reference_from_json
@@ -33,7 +34,6 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.work.calling.body_sink import PayloadBodySink
 from noetl.ports.tool import BodySink, ToolResult
 from noetl.tools.http import reading
-from noetl.tools.http import sessions as sessions_module
 from tests.support.aio import asynchronous
 from tests.support.web import http_call, http_tool, raw_server, web_server
 

@@ -10,18 +10,22 @@ import asyncpg
 import pytest
 
 from noetl.adapters.postgres.access.data_access import built_in_fields, ensure_access
+from noetl.adapters.postgres.access.published import PublishedLedger
 from noetl.adapters.postgres.migrate import check_schema, migrate
+from noetl.adapters.postgres.pool import Reader
+from noetl.core.errors import ShardUnknown
+from noetl.ports.data.sources import EventWindow
 from noetl.settings import read_settings
 from noetl.wiring.databases import prepare_database
 from tests.support.aio import asynchronous
 from tests.support.backends import postgres_backend
 from tests.support.databases import connected, empty_database, fresh_database
-from tests.support.events import offer
+from tests.support.events import ORGANIZATION, TENANT, offer
 from tests.support.postgres import RunningServer, embedded_server, shared_server
 from tests.support.sql import Sql, credential, new_tool
 
 NOW = datetime.datetime.now(datetime.UTC)
-VIEWS = ("commands", "events", "executions", "result_refs")
+VIEWS = ("commands", "events", "executions", "ledger", "result_refs", "shards")
 
 
 @pytest.fixture(scope="module")
@@ -103,6 +107,33 @@ async def test_the_reader_sees_the_published_views(server: RunningServer) -> Non
             " WHERE table_schema NOT IN ('pg_catalog', 'information_schema') ORDER BY 2"
         )
     assert [tuple(row) for row in seen] == [("noetl_views", name) for name in VIEWS]
+
+
+@asynchronous
+async def test_the_reader_follows_the_ledger_page_by_page(server: RunningServer) -> None:
+    async with postgres_backend(server.dsn()) as backend:
+        one = backend.make.execution_id()
+        make = backend.make
+        before = (await backend.heads())[3].next_position - 1
+        await backend.ledger.append([offer(3, make.initialized(one), make.issued(one), make.ended(one))])
+    reader = Reader(server.dsn(user="noetl_reader"), size_max=1)
+    await reader.open()
+    try:
+        published = PublishedLedger(reader)
+        heads = await published.heads()
+        assert heads.positions[3] == before + 3
+        owner = {"tenant_id": TENANT, "organization_id": ORGANIZATION}
+        window = EventWindow(shard_id=3, after_position=before, until_position=before + 3, **owner)
+        pages = [await published.events(window, rows_max=rows) for rows in (2, 4)]
+        assert [(len(page.rows), page.position - before) for page in pages] == [(2, 2), (3, 3)]
+        # What comes later stands behind the position that is told, however far the window reaches.
+        endless = EventWindow(shard_id=3, after_position=before, until_position=2**62, **owner)
+        page = await published.events(endless, rows_max=4)
+        assert (len(page.rows), page.position) == (3, before + 3)
+        with pytest.raises(ShardUnknown):
+            await published.events(EventWindow(shard_id=4000, after_position=0, until_position=9, **owner), rows_max=4)
+    finally:
+        await reader.close()
 
 
 @asynchronous

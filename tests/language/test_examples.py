@@ -37,6 +37,15 @@ RESULTS: Mapping[str, Any] = {
         "failed": ["invalid literal for int() with base 10: 'seventeen'"],
     },
     "retry_policy": {"attempts": 3},
+    "spark_join": {
+        "best": {"name": "Hedy", "amount": 159375.0, "orders": 12500},
+        "customers": 4,
+        "met": [True, True, True],
+    },
+    "spark_quality": {
+        "report": {"good": 4704, "broken": 96, "highest": 99},
+        "rules": ["a pulse", "not_null(patient, hour)", "unique(patient)"],
+    },
     "sub_playbook": {
         "greetings": ["Hello, Ada!", "Hello, Grace!", "Hello, Barbara!"],
         "cheer": "HELLO, ALEXANDRIA! 15 letters!",

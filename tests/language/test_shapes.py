@@ -431,7 +431,7 @@ def test_s9_a_parent_and_a_child_that_wait_hold_no_slot(world: World, tmp_path: 
         command.child.execution_id, lambda s: any(c.status is CommandStatus.WAITING for c in s.commands.values())
     )
     world.wait(waits)
-    assert sessions.free_slots == SLOTS
+    assert sessions.pools.free_in("default") == SLOTS
     (tmp_path / "open").touch()
     assert world.finish(execution_id).result == "it is there"
 

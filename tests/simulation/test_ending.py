@@ -175,7 +175,7 @@ def test_what_a_dead_session_held_is_taken_back_when_it_comes_back_to_the_queue(
             life.sessions.disconnect(deaf.session_id)
             await life.queue.release(deaf.session_id)
             life.sessions.connect(Deaf(session_id=98))
-            life.decider.has_backlog.set()
+            life.sessions.pools.expect()
             state = await ended(life, execution, within=5)
             assert state.status is Status.CANCELLED
             assert kinds_of(scene, execution).count(kinds.COMMAND_CLAIMED) == 1

@@ -35,7 +35,6 @@ async def kept(life: Life) -> AsyncIterator[Keeper]:
         control=life.decider,
         sessions=life.sessions,
         queue=life.queue,
-        has_backlog=life.decider.has_backlog,
         ids=life._ids,
         clock=life._clock,
         lease_seconds=LEASE,
@@ -375,7 +374,7 @@ def test_a_slot_is_reserved_only_where_every_kind_of_task_can_run() -> None:
     assert sessions.reserve({"noop"}, pool="elsewhere") is None
     assert sessions.reserve({"noop"}) == 1
     assert sessions.free_slots == 0
-    assert not sessions.has_free.is_set()
+    assert sessions.pools.claimable() == []
 
 
 def test_a_command_waits_for_a_session_that_can_run_it_and_holds_up_nobody() -> None:

@@ -16,7 +16,13 @@ from typing import Any
 
 from tests.support.postgres import temporary_home
 
-COMMAND_SECONDS_MAX = 90.0
+COMMAND_SECONDS_MAX = 180.0
+QUICK_SPARK = {
+    "NOETL_SPARK_CLASSES_DIR": str(Path(__file__).parents[2] / ".venv" / "spark-classes"),
+    "NOETL_SPARK_MASTER": "local[2]",
+    "NOETL_SPARK_UI": "0",
+}
+"""For homes in which a step of kind spark runs: the class archive of all test runs (`tests/support/spark.py`)."""
 
 
 @dataclass(slots=True)

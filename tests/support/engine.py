@@ -14,11 +14,14 @@ from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState, Status
 from noetl.engine.catalog import Registered
 from noetl.engine.executions import Origin, StartRequest
+from noetl.ports.tool import Tool
 from noetl.settings import read_settings
 from noetl.wiring.databases import prepare_database
 from noetl.wiring.engine import Engine
 
 HEAD = "apiVersion: noetl.io/v2\nkind: Playbook\nmetadata: {name: test}\n"
+# A driver of Spark may have to start first, on a machine that is busy.
+FINISH_SECONDS_MAX = 110.0
 OWNER = {"tenant_id": "default", "organization_id": "default"}
 
 
@@ -63,7 +66,7 @@ class Running:
         return (await self.engine.service.start(request, Origin(entry=found.entry))).execution_id
 
     async def finish(self, execution_id: int) -> Told:
-        state = await self.engine.service.wait_terminal(execution_id, timeout_seconds=30, **OWNER)
+        state = await self.engine.service.wait_terminal(execution_id, timeout_seconds=FINISH_SECONDS_MAX, **OWNER)
         assert state.is_terminal, state
         result = await self.engine.service.result(state)
         return Told(state, result, await self.engine.ledger.read_execution(execution_id))
@@ -93,12 +96,18 @@ class Running:
 
 @asynccontextmanager
 async def running_engine(
-    address: str, home: Path, variables: Mapping[str, str] | None = None
+    address: str,
+    home: Path,
+    variables: Mapping[str, str] | None = None,
+    *,
+    tools: Mapping[str, Tool] | None = None,
+    has_worker: bool = True,
 ) -> AsyncIterator[Running]:
-    """`variables` are more of the environment of the process."""
+    """`variables` are more of the environment of the process, `tools` stand in for installed ones."""
     settings = read_settings({"NOETL_HOME": str(home), **(variables or {})})
     await prepare_database(settings, address, is_embedded=True)
-    engine = Engine(settings, address, instance="test")
+    engine = Engine(settings, address, instance="test", has_worker=has_worker)
+    engine.tools = {**engine.tools, **(tools or {})}
     await engine.open()
     try:
         async with asyncio.TaskGroup() as group:

@@ -25,6 +25,7 @@ from noetl.engine.executions import StartRequest
 from tests.support.databases import connected, empty_database
 from tests.support.engine import OWNER, Running, Told, _Owner, running_engine
 from tests.support.postgres import shared_server
+from tests.support.spark_tool import share_spark
 from tests.support.standin import standin_process
 
 T = TypeVar("T")
@@ -35,7 +36,7 @@ CREDENTIAL = "pg_work"
 # Values that nothing may show.
 KEYCHAIN_SECRET = "canary/keychain&5b0d 77"
 CREDENTIAL_SECRET = "canary/credential+9e21%3a"
-SECONDS_MAX = 60.0
+SECONDS_MAX = 120.0
 # Timers are looked at more often than in a host: a test has few of them and waits for each.
 _LOOK_SECONDS = 0.02
 
@@ -165,6 +166,7 @@ def running_world(home: Path) -> Iterator[World]:
         asyncio.Runner() as runner,
     ):
         patch.setattr(timers, "LOOK_SECONDS_MAX", _LOOK_SECONDS)
+        share_spark(patch)
         opened: list[Running] = []
         loop = runner.get_loop()
         host = loop.create_task(_host(control, home, opened))

@@ -9,8 +9,8 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
+from noetl.clients.http.sessions import Resolve, system_resolve
 from noetl.ports.tool import BodySink, ToolCall, ToolSettings
-from noetl.tools.http.sessions import Resolve, system_resolve
 from noetl.tools.http.tool import HttpTool
 
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

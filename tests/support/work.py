@@ -16,11 +16,14 @@ from tests.support.postgres import shared_server
 
 # What the playbooks call the credential of the database with the work table.
 CREDENTIAL = "pg_work"
+# An UPDATE returns its rows in whatever order its plan has.
 CLAIM = """\
-UPDATE queue SET status = 'claimed', tries = tries + 1 WHERE id IN (
-  SELECT id FROM queue WHERE status = 'pending' ORDER BY id
-  LIMIT {{ __frame_max_rows | default(1) | int }} FOR UPDATE SKIP LOCKED)
-RETURNING id, n, text"""
+WITH claimed AS (
+  UPDATE queue SET status = 'claimed', tries = tries + 1 WHERE id IN (
+    SELECT id FROM queue WHERE status = 'pending' ORDER BY id
+    LIMIT {{ __frame_max_rows | default(1) | int }} FOR UPDATE SKIP LOCKED)
+  RETURNING id, n, text)
+SELECT * FROM claimed ORDER BY id"""
 
 _TABLES = """
 CREATE TABLE queue (id int PRIMARY KEY, status text NOT NULL DEFAULT 'pending', tries int NOT NULL DEFAULT 0,

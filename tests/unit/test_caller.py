@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -17,7 +18,7 @@ from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.secrets import Credential
 from noetl.ports.session import CommandMessage
-from noetl.ports.tool import ToolCall, ToolResult
+from noetl.ports.tool import Script, ToolCall, ToolResult
 from noetl.settings import read_settings
 from tests.support.aio import asynchronous
 from tests.support.playbooks import FILE, document
@@ -58,7 +59,7 @@ def caller(tool: Odd, environment: dict[str, str] | None = None) -> Caller:
         session=cast("Any", None),
         playbooks=cast("Any", None),
         payloads=Payloads(small=store, large=store),
-        tools={"odd": tool},
+        tools={tool.kind: tool},
         renderer=cast("Any", None),
         clock=VirtualClock(),
         credentials=Store(),
@@ -151,3 +152,37 @@ def test_the_list_of_variables_is_a_setting_and_hides_their_values() -> None:
     assert {name: value.reveal() for name, value in settings.auth_environment.items()} == {"ONE": CANARY}
     assert CANARY not in f"{settings} {settings.auth_environment}"
     assert read_settings({}).auth_environment == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "script", "field"),
+    [
+        ({"sql": f"select '{CANARY}'"}, None, "sql"),
+        ({"sql": "select 1", "outputs": {"a": {"query": f"select '{CANARY}'"}}}, None, "outputs"),
+        ({"sql": "select 1", "expect": [{"sql": f"x <> '{CANARY}'"}]}, None, "expect"),
+        ({"sql": "select 1", "conf": {"spark.x": CANARY}}, None, "conf"),
+        ({"application": "a.py", "arguments": [CANARY]}, None, "arguments"),
+        ({}, Script(name="a.sql", text=f"select '{CANARY}'"), "script"),
+    ],
+)
+@asynchronous
+async def test_no_text_that_spark_would_keep_has_a_secret_in_it(
+    fields: dict[str, object], script: Script | None, field: str
+) -> None:
+    tool = Odd()
+    tool.kind = "spark"
+    result = await caller(tool).run("spark", replace(call("api"), fields={**fields, "auth": "api"}, script=script))
+    assert result.failure is not None
+    assert (result.failure.kind, result.failure.code) == ("config", "SPARK_SECRET")
+    assert result.failure.message.startswith(f"{field} holds a secret")
+    assert CANARY not in str(result)
+    assert tool.calls == []
+
+
+@asynchronous
+async def test_other_texts_of_spark_pass() -> None:
+    tool = Odd()
+    tool.kind = "spark"
+    fields = {"sql": "select 1", "auth": "api"}
+    assert (await caller(tool).run("spark", replace(call("api"), fields=fields))).failure is None
+    assert len(tool.calls) == 1

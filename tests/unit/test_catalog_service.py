@@ -41,7 +41,7 @@ def playbook(name: str = "hello", *, path: str | None = None, note: str = "") ->
 
 def service(*roots: Path) -> CatalogService:
     payloads = Payloads(small=MemoryPayloads({}), large=MemoryPayloads({}))
-    playbooks = Playbooks(payloads, kinds=frozenset({"noop", "python", "playbook"}))
+    playbooks = Playbooks(payloads, kinds=frozenset({"noop", "python", "playbook", "spark"}))
     catalog, clock = MemoryCatalog(VirtualClock()), VirtualClock()
     pinner = Pinner(ScriptPinner(RootedScripts(roots), payloads), catalog=catalog)
     return CatalogService(catalog, playbooks=playbooks, payloads=payloads, pinner=pinner, ids=VirtualIds(clock, node=1))
@@ -347,3 +347,13 @@ async def test_a_version_is_found_by_its_number() -> None:
     for number, owner in ((told[0].catalog_id, Someone("other")), (7, ME), (0, ME), (-1, ME), (2**63, ME)):
         with pytest.raises(PlaybookUnknown, match="noetl catalog list"):
             await catalog.find_id(number, owner=owner)
+
+
+@asynchronous
+async def test_a_script_that_spark_would_keep_may_not_ask_for_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "a.sql").write_text("SELECT '{{ keychain.db.password }}'")
+    catalog = service(tmp_path)
+    text = playbook().replace("{kind: noop}", "{kind: spark, script: a.sql}")
+    with pytest.raises(PlaybookInvalid) as caught:
+        await register(catalog, text)
+    assert [problem.code for problem in caught.value.problems] == ["spark_secret"]

@@ -15,7 +15,7 @@ from noetl.engine.control.batch import Batch
 from noetl.engine.control.facts import attempts_max, is_told_again
 from noetl.engine.control.inputs import Turn
 from noetl.engine.control.pull import FrameClaimInput
-from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.sessions import Sessions, demand_of
 from noetl.ports.session import Fact
 from tests.support.cursors import NO_CONNECTION, Draining, cursor_step, draining
 from tests.support.loops import give_up, tell
@@ -433,6 +433,5 @@ def test_frames_by_request_are_never_those_of_a_cursor() -> None:
 
 def test_a_session_needs_the_driver_of_a_cursor() -> None:
     run = draining("after")
-    batch = Batch(ids=VirtualIds(VirtualClock(), node=1), producer="test", heads={})
-    turn = Turn(batch=batch, playbook=run.playbook, sessions=Sessions(), now="2026-01-01T00:00:00Z")
-    assert turn.kinds(run.state.commands["drain#1/1"]) == {"noop", "frame", "cursor", "postgres"}
+    demand = demand_of(run.state.commands["drain#1/1"], run.playbook)
+    assert demand == ("default", {"noop", "frame", "cursor", "postgres"})

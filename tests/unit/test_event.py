@@ -128,6 +128,8 @@ def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
         kinds.LOOP_DONE: kinds.loop_done_key(stage),
         kinds.CHILD_STARTED: kinds.child_key(kinds.CHILD_STARTED, command, 3),
         kinds.CHILD_TERMINAL: kinds.child_key(kinds.CHILD_TERMINAL, command, 3),
+        kinds.JOB_INTENDED: kinds.job_key(kinds.JOB_INTENDED, command, 2, 3),
+        kinds.JOB_PROGRESSED: kinds.job_key(kinds.JOB_PROGRESSED, command, 2, 3),
         kinds.CANCEL_REQUESTED: kinds.CANCEL_REQUESTED_KEY,
         kinds.PLAYBOOK_INITIALIZED: kinds.INITIALIZED_KEY,
         kinds.PLAYBOOK_COMPLETED: kinds.EXECUTION_TERMINAL_KEY,

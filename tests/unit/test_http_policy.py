@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from noetl.clients.http.policy import AddressPolicy, AddressRefused
 from noetl.core.errors import SettingsInvalid
 from noetl.core.limits import HTTP_VERDICTS_MAX
-from noetl.tools.http.policy import AddressPolicy, AddressRefused
 
 PUBLIC = [
     *("93.184.216.34", "8.8.8.8", "1.1.1.1", "172.15.255.255", "172.32.0.0", "100.63.255.255", "100.128.0.0"),

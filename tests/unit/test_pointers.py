@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from noetl.cli.data.trace import _task
+from noetl.core import limits
 from noetl.core.errors import (
     REFERENCE_NOT_AVAILABLE,
     Failure,
@@ -97,6 +99,26 @@ def test_the_last_entry_of_a_task_says_where_its_result_is() -> None:
         },
         {"task": "b", "ms": 3},
     ]
+
+
+def test_of_a_result_in_several_parts_every_part_is_told_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = reference("good", row_count=3), reference("bad", row_count=1)
+    parts = {("good", "rows"): StoredPart(good), ("quarantine", "good", "rows"): StoredPart(bad)}
+    base = {"good": {"rows": None}, "quarantine": {"good": {"rows": None}}}
+    run = Run(order=["a"], results={"a": Parted(base, parts)})
+    (entry,) = with_pointers([{"task": "a", "ms": 1}], run)
+    told: Any = entry["parts"]
+    assert [(one["name"], one["sha256"], one["row_count"]) for one in told] == [
+        ("good.rows", good["sha256"], 3),
+        ("quarantine.good.rows", bad["sha256"], 1),
+    ]
+    lines = list(_task({**entry}))
+    assert [line.split()[1] for line in lines] == ["a", "good.rows", "quarantine.good.rows"]
+    assert bad["sha256"][:12] in lines[2]
+    monkeypatch.setattr(limits, "RESULT_PARTS_TOLD_MAX", 1)
+    (entry,) = with_pointers([{"task": "a", "ms": 1}], run)
+    assert (entry["parts"], entry["parts_more"]) == (told[:1], 1)
+    assert list(_task(entry))[-1] == "  … 1 more parts"
 
 
 # --- failures --------------------------------------------------------------------------------------------

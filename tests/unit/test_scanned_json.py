@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from noetl.clients.http.body import parsed, storable
 from noetl.core.codec import ordered_bytes, sha256_hex
 from noetl.core.results.index import IndexedJson, Node, index_document, index_from_document, parsed_part
 from noetl.core.results.scanned import NotScanned, ScannedJson
-from noetl.tools.http.body import parsed, storable
 
 SCALARS = st.one_of(
     st.none(),

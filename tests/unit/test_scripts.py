@@ -11,7 +11,7 @@ from noetl.core.errors import PlaybookInvalid
 from noetl.core.playbook.compile import compile_playbook
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.lenient import script_paths
-from noetl.core.playbook.programs import complaint_about, needs_of_program, needs_of_script, program_of
+from noetl.core.playbook.programs import NOTHING, complaint_about, needs_of_program, needs_of_script, program_of
 from noetl.core.playbook.scripts import scripts_digest, version_digest
 from tests.support.yaml import playbook
 
@@ -189,7 +189,13 @@ def test_what_cannot_run_is_complained_about() -> None:
     assert complaint_about("python", "x = 1") is None
     assert complaint_about("postgres", "SELECT {{ a }}") is None
     assert "line 1" in str(complaint_about("postgres", "SELECT {{ a"))
-    assert complaint_about("spark", "def f(:") is None
+    assert complaint_about("spark", "def f(:", "job.py") == "line 1: invalid syntax"
+    assert complaint_about("spark", "SELECT {{ a }}", "job.sql") is None
+
+
+def test_a_script_of_spark_is_a_program_unless_it_is_sql() -> None:
+    assert needs_of_script("spark", "def main(spark, a): return context", "job.py") == NOTHING
+    assert needs_of_script("spark", "SELECT {{ least }}", "folder/Job.SQL").names == {"least"}
 
 
 def test_the_digest_of_a_version_is_that_of_its_text_unless_it_has_scripts() -> None:

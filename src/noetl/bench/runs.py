@@ -104,12 +104,14 @@ async def _runs(ground: Ground, text: str, count: int) -> list[float]:
     return times
 
 
-async def run_once(ground: Ground, text: str, payload: Mapping[str, object] | None = None) -> ExecutionState:
+async def run_once(
+    ground: Ground, text: str, payload: Mapping[str, object] | None = None, *, seconds: float = 60
+) -> ExecutionState:
     """One execution from its submission to its end."""
     service, settings = ground.engine.service, ground.settings
     owner = {"tenant_id": settings.tenant_id, "organization_id": settings.organization_id}
     started = await service.start(StartRequest(text=text, file="<bench>", payload=payload or {}, **owner))
-    state = await service.wait_terminal(started.execution_id, timeout_seconds=60, **owner)
+    state = await service.wait_terminal(started.execution_id, timeout_seconds=seconds, **owner)
     assert state.status is Status.COMPLETED, state.failure
     return state
 

@@ -22,6 +22,14 @@ from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import make_home, places_of
 from noetl.settings import Settings
 
+
+async def spark(place: Ground) -> Report:
+    """Loaded when it is asked for: nothing else of this program needs pyspark in its own process."""
+    from noetl.bench.spark.plane import spark as measured  # noqa: PLC0415 - as said above
+
+    return await measured(place)
+
+
 BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "latency": latency,
     "chain": chain,
@@ -30,6 +38,7 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "http_map": http_map,
     "compile": compile_steps,
     "data": data,
+    "spark": spark,
 }
 
 REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}

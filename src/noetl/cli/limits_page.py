@@ -51,6 +51,9 @@ VISIBLE: Mapping[str, Mapping[str, str]] = {
         "STEPS_SKIPPED_AT_ONCE_MAX": "steps skipped in a row; the execution fails with `routing_error`",
         "CALLER_BYTES_MAX": "bytes of `iter.parent`; values that do not fit are not there",
         "ENV_BYTES_MAX": "bytes of all variables that NOETL_ENV_ALLOW names; the server does not start",
+        "JOBS_RECORDED_MAX": "jobs of a step run, or of a frame, whose cost is recorded with its end: the last ones",
+        "JOB_RECORDED_BYTES_MAX": "bytes of what is recorded of one of them; what does not fit is left out",
+        "JOB_PROGRESS_EVERY_SECONDS": "seconds between two records of a long job's progress",
         "CANCEL_GRACE_SECONDS": "seconds for running tasks to end after a cancel",
     },
     "Loops": {
@@ -91,6 +94,12 @@ VISIBLE: Mapping[str, Mapping[str, str]] = {
         "DUCKDB_FILE_BYTES_MAX": "bytes of one file of a duckdb task; it fails",
         "DUCKDB_TABLES_MAX": "tables in the input of a duckdb task; it fails",
         "DUCKDB_REQUEST_BYTES_MAX": "bytes of statements and of plain rows of a duckdb task; it fails",
+        "SPARK_INPUTS_MAX": "inputs of a spark task; refused",
+        "SPARK_OUTPUTS_MAX": "named outputs of a spark task; refused",
+        "SPARK_RULES_MAX": "rules in `expect` of a spark task; refused",
+        "SPARK_COLUMNS_MAX": "columns of one of them, and of `partition_by`; refused",
+        "SPARK_CONF_MAX": "settings in `conf` of a spark task; refused",
+        "SPARK_FILES_MAX": "files of an output that `files` may say; refused",
         "DUCKDB_RUN_SECONDS_MAX": "seconds until files of an execution that nobody ended on a node are removed there",
     },
     "The API": {

@@ -13,10 +13,13 @@ from noetl import __version__
 from noetl.cli.data import result, trace
 from noetl.cli.registry import catalog, credentials
 from noetl.cli.registry.asking import reaches_servers
+from noetl.cli.spark import verbs as spark_verbs
 from noetl.cli.text import fail
 from noetl.core.errors import NoetlError, SettingsInvalid
-from noetl.core.limits import SESSION_SLOTS_MAX
+from noetl.core.limits import POOL_CHARS_MAX, SESSION_SLOTS_MAX
 from noetl.settings import Settings, read_settings, server_url
+
+DEMO_PATIENTS_MAX = 10_000
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -66,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     one = _verb(verbs, "demo", _later("demo.command", "demo"), "run a whole pipeline on this machine and look at it")
-    one.add_argument("--patients", type=int, default=120, help="how many patients to fetch, 120 by default")
+    one.add_argument(
+        "--patients", type=_patients, metavar="N", default=120, help="how many patients to fetch, 120 by default"
+    )
 
     one = _verb(verbs, "validate", _later("registry.validate", "validate"), "check playbooks without running them")
     reaches_servers(one).add_argument("files", nargs="+", metavar="PATH", help="a playbook file, or a folder with some")
@@ -91,6 +96,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_data_verbs(verbs)
     credentials.add_verbs(verbs)
     catalog.add_verbs(verbs)
+    spark_verbs.add_verbs(verbs)
 
     one = _verb(verbs, "up", _later("serve", "up"), "start a host in the background; it resumes all open executions")
     one.add_argument("--foreground", action="store_true", help="stay in this terminal")
@@ -99,7 +105,13 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--with-worker", action="store_true", help="also run commands in this process")
     one = _verb(verbs, "worker", _later("serve", "worker"), "be a worker of a server; needs no database")
     one.add_argument("--server", metavar="URL", help="the server; NOETL_SERVER_URL, default http://127.0.0.1:8082")
-    one.add_argument("--slots", type=_slots, metavar="N", help="commands at the same time; NOETL_WORKER_SLOTS")
+    one.add_argument(
+        "--slots",
+        type=_slots,
+        metavar="N",
+        help="commands at the same time; NOETL_WORKER_SLOTS, in pool spark NOETL_SPARK_JOBS_MAX",
+    )
+    one.add_argument("--pool", type=_pool, metavar="NAME", help="whose commands to take: spark; NOETL_WORKER_POOL")
     one.add_argument("--kinds", metavar="KIND,…", help="take only commands with these kinds of tasks")
     _verb(verbs, "down", _later("serve", "down"), "stop the host and its Postgres")
     _verb(verbs, "migrate", _later("serve", "migrate"), "bring the database of NOETL_POSTGRES_DSN to this release")
@@ -134,6 +146,18 @@ def _slots(text: str) -> int:
     if not 1 <= number <= SESSION_SLOTS_MAX:
         raise ValueError(text)
     return number
+
+
+def _pool(text: str) -> str:
+    if not 1 <= len(text) <= POOL_CHARS_MAX or not text.isprintable():
+        raise argparse.ArgumentTypeError(f"a pool is 1 to {POOL_CHARS_MAX} printable characters, such as spark")
+    return text
+
+
+def _patients(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text[:10]) <= DEMO_PATIENTS_MAX:
+        raise argparse.ArgumentTypeError(f"a whole number from 1 to {DEMO_PATIENTS_MAX:,}, not {text[:40]!r}")
+    return int(text)
 
 
 def _later(module: str, name: str) -> Command:

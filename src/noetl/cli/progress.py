@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
+from noetl.cli.data.jobs import facts_text, intent_text, progress_text, text_of, verdict_text, verdicts_of
 from noetl.cli.text import note, out, print_warnings
 
 
@@ -35,6 +36,21 @@ class Progress:
         self._is_terminal = sys.stderr.isatty() and not is_quiet
         self._running: dict[str, str] = {}
         self._loops: dict[str, _Loop] = {}
+        self._unclaimed: set[str] = set()
+        self._told: set[str] = set()
+
+    @property
+    def waits_for_worker(self) -> bool:
+        """Whether something was given out and nobody has taken it yet."""
+        return bool(self._unclaimed)
+
+    def unserved(self, view: dict[str, Any]) -> None:
+        """Say once what nobody will take.  Also when quiet: it would never end, and nobody would know why."""
+        for one in view.get("unserved", ()):
+            if one["message"] not in self._told:
+                self._told.add(one["message"])
+                self._clear()
+                note(f"  ! {one['step']:<24} {'waits':>12}  {one['message']}")
 
     def begin(self, warnings: list[dict[str, Any]]) -> None:
         if self._is_quiet:
@@ -43,11 +59,14 @@ class Progress:
         note(f"execution {self._execution_id} of {self._file}")
 
     def show(self, event: dict[str, Any]) -> None:
-        if self._is_quiet:
-            return
         kind, meta = event["event_type"], event["meta"]
         command = event.get("command_id", "")
-        if kind == "command.claimed":
+        self._note_claim(kind, command or event.get("frame_id", ""))
+        if self._is_quiet:
+            return
+        if kind.startswith("job."):
+            self._job(kind, meta, event.get("stage_id") or command)
+        elif kind == "command.claimed":
             attempt = meta["attempt"]
             self._running[command] = command if attempt == 1 else f"{command} (attempt {attempt})"
         elif kind in ("command.completed", "command.failed"):
@@ -63,6 +82,24 @@ class Progress:
         elif "stage_id" in event:
             self._looped(event, meta)
         self._redraw()
+
+    def _note_claim(self, kind: str, taken: str) -> None:
+        if kind in ("command.issued", "frame.dispatched"):
+            self._unclaimed.add(taken)
+        elif kind in ("command.claimed", "frame.started") or kind.endswith((".completed", ".failed", ".cancelled")):
+            self._unclaimed.discard(taken)
+
+    def _job(self, kind: str, meta: dict[str, Any], running: str) -> None:
+        """A job is one line that changes, and once a line that stays: where it can be looked at."""
+        if kind == "job.progressed":
+            self._running[running] = f"{running} ({progress_text(meta)})"
+            return
+        self._running[running] = f"{running} ({text_of(meta, 'application') or 'job'})"
+        ui = text_of(meta, "ui")
+        if ui and ui not in self._told:
+            self._told.add(ui)
+            self._clear()
+            note(f"  · {meta['step']:<24} {'':>12}  {intent_text(meta)}")
 
     def _looped(self, event: dict[str, Any], meta: dict[str, Any]) -> None:
         """A loop is one line, which counts: nobody reads thousands of rows."""
@@ -99,6 +136,11 @@ class Progress:
             line += f"  {error.get('kind')}: {error.get('message')}"
         self._clear()
         note(line)
+        for job in meta.get("jobs", ()):
+            note(f"      {facts_text(job)}")
+            for verdict in verdicts_of(job):
+                if not verdict.get("met"):
+                    note(f"      {verdict_text(verdict)}")
 
     def _redraw(self) -> None:
         if self._is_terminal and self._running:
@@ -119,7 +161,9 @@ class Progress:
         note(f"{final['status']} {final['execution_id']}")
         if final["error"]:
             error = final["error"]
-            note(f"  step {error.get('step')!r} failed: {error.get('kind')}: {error.get('message')}")
+            # What ends all of it, as a cancel does, is of no step.
+            where = f"step {error['step']!r} failed: " if error.get("step") else ""
+            note(f"  {where}{error.get('kind')}: {error.get('message')}")
             note(f"  see: noetl events {final['execution_id']}")
         elif final["result"] is not None:
             out(json.dumps(final["result"], indent=2, ensure_ascii=False))

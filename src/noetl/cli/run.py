@@ -22,6 +22,8 @@ from noetl.settings import Settings
 LOST_HOST_TRIES_MAX = 20
 LOST_SERVER_SECONDS = 60.0
 EVENTS_WAIT_SECONDS = 10.0
+# What was given out is taken at once, unless nobody can take it.
+TAKEN_SECONDS = 1.0
 BUSY_SECONDS = 1.0
 HTTP_UNAVAILABLE = 503
 HTTP_NOT_FOUND = 404
@@ -98,15 +100,18 @@ class Stay:
     def _follow(self, progress: Progress) -> dict[str, Any]:
         position = 0
         while True:
-            events = self._asking(partial(self._events_after, position))
+            wait = TAKEN_SECONDS if progress.waits_for_worker else EVENTS_WAIT_SECONDS
+            events = self._asking(partial(self._events_after, position, wait))
+            if not events:
+                progress.unserved(self._asking(lambda a: a.client.execution(str(self._execution_id))))
             for event in events:
                 position = event["position"]
                 progress.show(event)
             if any(event["transition_key"] == "execution.terminal" for event in events):
                 return self._asking(lambda a: a.client.execution(str(self._execution_id)))
 
-    def _events_after(self, position: int, attachment: Attachment) -> list[dict[str, Any]]:
-        return attachment.client.events(str(self._execution_id), after_position=position, wait_s=EVENTS_WAIT_SECONDS)
+    def _events_after(self, position: int, wait_s: float, attachment: Attachment) -> list[dict[str, Any]]:
+        return attachment.client.events(str(self._execution_id), after_position=position, wait_s=wait_s)
 
     def _asking(self, ask: Callable[[Attachment], A]) -> A:
         """Ask the host; when it is lost, find or become another one and ask again."""

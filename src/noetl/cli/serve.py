@@ -21,6 +21,7 @@ from noetl.processes.host.places import Places, make_home, places_of
 from noetl.processes.worker.worker import run_worker
 from noetl.settings import Settings
 from noetl.wiring.databases import embedded_postgres, migrate_database
+from noetl.wiring.pools import worker_slots
 
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
@@ -72,8 +73,10 @@ def server(arguments: argparse.Namespace, settings: Settings) -> int:
 def worker(arguments: argparse.Namespace, settings: Settings) -> int:
     """Be a worker until a signal."""
     url = settings.server_url or f"http://127.0.0.1:{settings.port}"
-    if arguments.slots is not None:
-        settings = replace(settings, worker_slots=arguments.slots)
+    if arguments.pool is not None:
+        settings = replace(settings, worker_pool=arguments.pool)
+    slots = arguments.slots if arguments.slots is not None else worker_slots(settings, settings.worker_pool)
+    settings = replace(settings, worker_slots=slots)
     kinds = tuple(sorted(set(arguments.kinds.split(",")))) if arguments.kinds else None
     return run_worker(settings, url=url, token=token_for(settings, url, name="worker_token"), kinds=kinds)
 

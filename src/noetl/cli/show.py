@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import datetime
 import json
 from collections.abc import Callable
 from typing import Any
 
 from noetl.cli.attach import attach
 from noetl.cli.client import Client, Refused
+from noetl.cli.data.jobs import facts_text, finished_lines, intent_text, progress_text, running_lines, stage_text
 from noetl.cli.text import fail, note, out, print_warnings
 from noetl.settings import Settings
 
@@ -43,12 +45,24 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             loop = step.get("loop")
             counted = f"  {loop['done']:,} of {loop['total']:,} items, {loop['failed']:,} failed" if loop else ""
             out(f"  {step['status']:<10} {name}{runs}{counted}")
+            for line in _job_lines(step):
+                out(f"             {line}")
+        for one in view["unserved"]:
+            out(f"waiting    step {one['step']!r}: {one['message']}")
         print_warnings(view["warnings"], view["path"])
         if view["error"]:
-            out(f"error      step {view['error'].get('step')!r}: {view['error'].get('message')}")
+            error = view["error"]
+            where = f"step {error['step']!r}: " if error.get("step") else ""
+            out(f"error      {where}{error.get('message')}")
         return 0
 
     return _reading(settings, read)
+
+
+def _job_lines(step: dict[str, Any]) -> list[str]:
+    now = datetime.datetime.now(datetime.UTC)
+    running = [line for job in step.get("running_jobs", ()) for line in running_lines(job, now)]
+    return running + [line for job in step.get("jobs", ()) for line in finished_lines(job)]
 
 
 def list_executions(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -93,11 +107,21 @@ _LOOP_DETAILS = {
 }
 
 
+# More would be no line any more; `--json` has all of them.
+_JOBS_SHOWN_MAX = 3
+
+
 def _decision(meta: dict[str, Any]) -> str:
     leads = f"→ {', '.join(meta['targets'])}" if meta["targets"] else ""
     if meta["outcome"] == "skipped":
         return f"skipped ({meta['reason']}) {leads}".rstrip()
     return leads or str(meta["outcome"])
+
+
+def _job(event_type: str, meta: dict[str, Any]) -> str:
+    if event_type == "job.intended":
+        return f"attempt {meta['attempt']}, {intent_text(meta)}"
+    return f"job {meta['job']}: {progress_text(meta)}{stage_text(meta)}"
 
 
 def _line(event: dict[str, Any]) -> str:
@@ -109,6 +133,8 @@ def _line(event: dict[str, Any]) -> str:
         detail = _decision(meta)
     elif event["event_type"] in ("command.claimed", "frame.started"):
         detail = f"attempt {meta['attempt']}"
+    elif event["event_type"] in ("job.intended", "job.progressed"):
+        detail = _job(event["event_type"], meta)
     elif event["event_type"] in _LOOP_DETAILS:
         detail = _LOOP_DETAILS[event["event_type"]].format(**meta)
     elif event.get("result"):
@@ -117,6 +143,9 @@ def _line(event: dict[str, Any]) -> str:
         detail = f"{error['kind']}: {error['message']}" if error else ""
         if reference and not error:
             detail = f"{reference['bytes']} bytes, sha256 {reference['sha256'][:12]}"
+    if "jobs" in meta and event.get("result"):
+        costs = "; ".join(facts_text(job) for job in meta["jobs"][:_JOBS_SHOWN_MAX])
+        detail = f"{detail}  {costs}".strip()
     written = ", ".join(".".join(item["path"]) for item in event.get("writes") or ())
     if written:
         detail += f"  writes {written}"

@@ -17,6 +17,7 @@ NoetlError
 ├── CredentialUnreadable (Terminal)   a stored credential does not decrypt with this key
 ├── PlaybookUnknown      (Terminal)   no such playbook, or version of it, in the catalog
 ├── ScriptUnavailable    (Terminal)   a script cannot be read: it is not there, or outside of every root
+├── ShardUnknown         (Terminal)   no such shard in this ledger
 ├── StageUnknown         (Terminal)   no such open stage in this execution
 ├── FrameAlreadyTerminal (Terminal)   a frame that has ended was asked about
 ├── ResultUnknown        (Terminal)   no result of such a step, or nothing at such a path of it
@@ -30,6 +31,7 @@ NoetlError
 ├── StoreRefused         (Terminal)   a payload store refuses this process: credentials, bucket or rights
 ├── SchemaOutdated       (Terminal)   the database must be migrated first
 ├── EmbeddedPostgresFailed (Terminal) the private Postgres could not be started or stopped
+├── SparkUnavailable     (Terminal)   Spark cannot be started here: no Java, or it does not come up
 ├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
 ├── AppendOverloaded     (Transient)  the append queue is full
 ├── CollectionBusy       (Transient)  another collector of payloads is at work
@@ -174,6 +176,10 @@ class FrameAlreadyTerminal(Terminal):
         super().__init__(message)
 
 
+class ShardUnknown(Terminal):
+    code = "shard_unknown"
+
+
 class ResultUnknown(Terminal):
     code = "result_unknown"
 
@@ -216,6 +222,10 @@ class SchemaOutdated(Terminal):
 
 class EmbeddedPostgresFailed(Terminal):
     code = "embedded_postgres_failed"
+
+
+class SparkUnavailable(Terminal):
+    code = "spark_unavailable"
 
 
 class LedgerUnavailable(Transient):

@@ -28,6 +28,8 @@ FRAME_FAILED = "frame.failed"
 LOOP_DONE = "loop.done"
 CHILD_STARTED = "child.started"
 CHILD_TERMINAL = "child.terminal"
+JOB_INTENDED = "job.intended"
+JOB_PROGRESSED = "job.progressed"
 CANCEL_REQUESTED = "execution.cancel_requested"
 PLAYBOOK_COMPLETED = "playbook.completed"
 PLAYBOOK_FAILED = "playbook.failed"
@@ -104,7 +106,7 @@ KINDS: Mapping[str, EventKind] = {
             "`result.context` also has `stored` for an external result, and the fields that were `selected`.",
             meta=(
                 *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
-                *("inputs", "credentials"),
+                *("inputs", "credentials", "jobs"),
             ),
             has_result=True,
             has_writes=True,
@@ -117,7 +119,7 @@ KINDS: Mapping[str, EventKind] = {
             says="The work failed after its policy was exhausted; `result.context.error` says how.",
             meta=(
                 *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
-                *("inputs", "credentials"),
+                *("inputs", "credentials", "jobs"),
             ),
             has_result=True,
             has_writes=True,
@@ -208,7 +210,7 @@ KINDS: Mapping[str, EventKind] = {
             says="Every row of the frame has an outcome; the payload holds them in item order.",
             meta=(
                 *("step", "attempt", "outcomes", "profile", "logs", "warnings", "scripts", "breaks", "claim"),
-                *("first", "inputs", "credentials"),
+                *("first", "inputs", "credentials", "jobs"),
             ),
             has_result=True,
             has_writes=True,
@@ -221,7 +223,7 @@ KINDS: Mapping[str, EventKind] = {
             says="The frame ended before all of its rows had run; `result.context.error` says why.",
             meta=(
                 *("step", "attempt", "outcomes", "profile", "logs", "warnings", "scripts", "breaks", "claim"),
-                *("first", "inputs", "credentials"),
+                *("first", "inputs", "credentials", "jobs"),
             ),
             has_result=True,
             has_writes=True,
@@ -257,6 +259,28 @@ KINDS: Mapping[str, EventKind] = {
             meta=("step", "attempt", "n", "task", "child_execution_id", "path", "status"),
             has_result=True,
             has_writes=True,
+        ),
+        EventKind(
+            event_type=JOB_INTENDED,
+            aggregate_type="command",
+            transition_key="job.intended/<command>/<attempt>/<n>",
+            says="A task is about to run a job in a compute engine, and this is where.  Nothing of the job runs before "
+            "this is recorded.  `conf` is what differs from the engine's own settings, without secrets; a large one is "
+            "the payload instead.",
+            meta=(
+                *("step", "attempt", "n", "task", "row", "job_group", "application", "ui", "event_log", "conf"),
+                "started",
+            ),
+        ),
+        EventKind(
+            event_type=JOB_PROGRESSED,
+            aggregate_type="command",
+            transition_key="job.progressed/<command>/<attempt>/<n>",
+            says="How far the job of the intent `job` has come: recorded now and then, when something has changed.",
+            meta=(
+                *("step", "attempt", "n", "job", "task", "row", "jobs", "stages", "stages_done", "tasks", "tasks_done"),
+                *("tasks_failed", "stage"),
+            ),
         ),
         EventKind(
             event_type=CANCEL_REQUESTED,
@@ -356,3 +380,8 @@ def frame_terminal_key(frame_id: str) -> str:
 def child_key(event_type: str, command_id: str, number: int) -> str:
     """Of `child.started` and `child.terminal`; a command may wait for several children, one after the other."""
     return f"{event_type}/{command_id}/{number}"
+
+
+def job_key(event_type: str, command_id: str, attempt: int, number: int) -> str:
+    """Of `job.intended` and `job.progressed`; an attempt at a command may run several jobs, and each tells its way."""
+    return f"{event_type}/{command_id}/{attempt}/{number}"

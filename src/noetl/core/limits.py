@@ -86,6 +86,7 @@ TRACE_DEPTH_MAX = 100
 TRACE_RESULTS_MAX = 500
 TRACE_VISITS_MAX = 20_000
 TRACE_FRAMES_MAX = 20
+RESULT_PARTS_TOLD_MAX = 20
 
 # --- tables ----------------------------------------------------------------------------------------------
 # A batch is what is held, compressed and read at once; smaller ones are gathered until they reach the aim.
@@ -102,6 +103,13 @@ TABLE_WHOLE_BYTES_MAX = 4 * 1024 * 1024
 TABLE_DECODED_BYTES_MAX = 64 * 1024 * 1024
 TABLE_SPILL_BYTES_MAX = 8 * 1024**3
 TABLE_FETCH_SECONDS_MAX = 600.0
+# A manifest names every part, and whoever reads it holds it whole.
+DATASET_PARTS_MAX = 100_000
+# Parts of one dataset that are being hashed and stored, and those that one reader remembers.
+DATASET_PARTS_AT_ONCE_MAX = 4
+DATASET_PARTS_HELD_MAX = 8
+# Rows that are no table, read by a data source: they are held whole and travel with the plan.
+SOURCE_ROWS_BYTES_MAX = 64 * 1024**2
 SEGMENT_BYTES_MIN = 262_144
 SEGMENT_LEASE_SECONDS = 120.0
 
@@ -117,11 +125,21 @@ PIPELINE_TASKS_MAX = 1_000_000
 RETRY_WAIT_SECONDS_MAX = 300.0
 RETRY_WAIT_IN_WORKER_SECONDS_MAX = 2.0
 TASK_TIMEOUT_SECONDS_DEFAULT = 600.0
-TASK_TIMEOUT_SECONDS_BY_KIND = {"http": 60.0, "playbook": 3600.0}
+TASK_TIMEOUT_SECONDS_BY_KIND = {"http": 60.0, "playbook": 3600.0, "spark": 3600.0}
 TIMEOUT_SECONDS_MAX = 366 * 86_400.0
 CANCEL_GRACE_SECONDS = 10.0
 CHILDREN_DEPTH_MAX = 16
 STOPS_KEPT_MAX = 1_024
+JOB_TEXT_CHARS_MAX = 1_000
+JOB_CONF_BYTES_MAX = 4_096
+JOB_IDS_MAX = 100
+# What is recorded about the jobs of a command stays in the state of its execution.
+JOBS_RECORDED_MAX = 20
+JOB_RECORDED_BYTES_MAX = 4_096
+JOBS_RECORDED_BYTES_MAX = 16_384
+# How long a job runs before its progress is recorded, and how far apart records are after that.
+JOB_PROGRESS_SECONDS = (1.0, 2.0, 4.0, 8.0)
+JOB_PROGRESS_EVERY_SECONDS = 10.0
 
 # --- loops -----------------------------------------------------------------------------------------------
 LOOP_IN_FLIGHT_DEFAULT = 4
@@ -225,6 +243,7 @@ FACT_ANSWERS_KEPT_MAX = 4_096
 SESSIONS_MAX = 1_000
 SESSION_SLOTS_MAX = 1_024
 SESSION_KINDS_MAX = 100
+POOL_CHARS_MAX = 100
 
 # --- the http tool ---------------------------------------------------------------------------------------
 HTTP_BODY_BYTES_IN_MEMORY_MAX = 8 * 1024 * 1024
@@ -265,8 +284,54 @@ DUCKDB_SPARE_SECONDS = 60.0
 DUCKDB_RUN_SECONDS_MAX = 7 * 86_400.0
 TOOL_FILES_LOOK_SECONDS = 30.0
 
+# --- the spark tool --------------------------------------------------------------------------------------
+SPARK_INPUTS_MAX = 100
+SPARK_OUTPUTS_MAX = 100
+SPARK_RULES_MAX = 200
+SPARK_COLUMNS_MAX = 200
+SPARK_CONF_MAX = 200
+SPARK_FILES_MAX = 10_000
+SPARK_NAME_CHARS_MAX = 40
+SPARK_RULE_NAME_CHARS_MAX = 120
+# A value that `main` returned, as JSON; more is for a DataFrame.
+SPARK_VALUE_BYTES_MAX = 16 * 1024 * 1024
+# How often rows are set aside because those that they refer to were.
+SPARK_QUARANTINE_ROUNDS_MAX = 20
+
+# --- Spark drivers ---------------------------------------------------------------------------------------
+SPARK_MESSAGE_BYTES_MAX = 64 * 1024 * 1024
+SPARK_DRIVERS_WARM_MAX = 2
+SPARK_START_SECONDS_MAX = 180.0
+# User code that does not end so long after a cancel is ended with its driver.
+SPARK_CANCEL_SECONDS_MAX = 5.0
+SPARK_STOP_SECONDS_MAX = 8.0
+SPARK_PROGRESS_SECONDS = 0.5
+SPARK_JOBS_TOLD_MAX = 100
+SPARK_STAGES_LOOKED_AT_MAX = 20
+SPARK_CONF_TOLD_MAX = 60
+SPARK_CONF_VALUE_CHARS_MAX = 200
+SPARK_LAST_WORDS_CHARS_MAX = 4_000
+SPARK_OUTPUT_BYTES_MAX = 16 * 1024 * 1024
+SPARK_RESTARTS_MAX = 3
+
 # --- collecting payloads ---------------------------------------------------------------------------------
 COLLECTOR_PAGE_PAYLOADS = 500
 COLLECTOR_NAMES_REMEMBERED_MAX = 1_000
 COLLECTOR_DELETES_AT_ONCE_MAX = 8
 COLLECTOR_DAMAGES_TOLD_MAX = 20
+
+# --- data sources of Spark for databases and web services -------------------------------------------------
+SOURCE_PARTITIONS_MAX = 1_000
+SOURCE_PARTITION_BYTES = 64 * 1024 * 1024
+SOURCE_BATCH_BYTES = 2 * 1024 * 1024
+SOURCE_BATCHES_AHEAD_MAX = 2
+SOURCE_CONNECT_SECONDS_MAX = 10.0
+SOURCE_STAGE_STALE_SECONDS = 86_400.0
+SOURCE_WRITES_KEPT_DAYS = 30
+SOURCE_COMMIT_TRIES_MAX = 3
+SOURCE_PAGES_MAX = 1_000_000
+SOURCE_PAGE_BYTES_MAX = 64 * 1024 * 1024
+SOURCE_HTTP_PARTITIONS = 8
+SOURCE_HTTP_RETRIES = 5
+SOURCE_HTTP_WAIT_SECONDS_MAX = 120.0
+SOURCE_HTTP_SECONDS_MAX = 300.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from noetl.core.errors import SettingsInvalid
@@ -30,6 +30,16 @@ class Cloud:
     prefix: str = ""
     endpoint: str | None = None
     region: str | None = None
+    opened_by: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
+    """Variables of the cloud's own, for a process that does not have them in its environment."""
+
+
+CREDENTIAL_VARIABLES: Mapping[str, tuple[str, ...]] = {
+    S3: ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_DEFAULT_REGION", "AWS_REGION"),
+    AZURE: ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_KEY"),
+    GCS: ("GOOGLE_SERVICE_ACCOUNT", "GOOGLE_SERVICE_ACCOUNT_KEY", "GOOGLE_APPLICATION_CREDENTIALS"),
+}
+"""What opens each cloud when it stands in the environment; the identity of a machine needs none of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

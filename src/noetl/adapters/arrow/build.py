@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from noetl.adapters.arrow.datasets.deferred import DeferredDatasets
 from noetl.adapters.arrow.deferred import DeferredTables
+from noetl.ports.data.datasets import Datasets
 from noetl.ports.data.payloads import LargePayloadStore
 from noetl.ports.data.tables import Tables
 
@@ -41,3 +43,14 @@ def deferred_tables(store: LargePayloadStore, tiers: TableTiers) -> DeferredTabl
         return ArrowTables(store, segments=segments, spill=tiers.home / "spill", memory_bytes=tiers.memory_bytes)
 
     return DeferredTables(make)
+
+
+def deferred_datasets(store: LargePayloadStore) -> DeferredDatasets:
+    """Datasets in a store, loaded as late as tables are."""
+
+    def make() -> Datasets:
+        from noetl.adapters.arrow.datasets.datasets import ArrowDatasets  # noqa: PLC0415 - see above
+
+        return ArrowDatasets(store)
+
+    return DeferredDatasets(make)

@@ -21,17 +21,19 @@ from weakref import WeakValueDictionary
 
 from noetl.adapters.arrow.codec import COMPRESSION
 from noetl.adapters.arrow.counters import TableCounters
+from noetl.adapters.arrow.datasets.reading import DatasetReading
 from noetl.adapters.arrow.keeping.encoding import Encoding
 from noetl.adapters.arrow.keeping.kept import Keeping
 from noetl.adapters.arrow.keeping.tiny import encoded_now, is_tiny
 from noetl.adapters.arrow.opening.durable import DurableTables, Spill, decoded_or_spilled
 from noetl.adapters.arrow.opening.memory import HeldTables, Key
-from noetl.adapters.arrow.opening.opened import OpenedTable, TableContent
+from noetl.adapters.arrow.opening.opened import Content, OpenedTable, TableContent
 from noetl.adapters.arrow.segments.header import HEADER_BYTES
 from noetl.adapters.arrow.segments.shared import Segments, payload_key
 from noetl.adapters.arrow.segments.spill import Spilled, Spilling
 from noetl.adapters.arrow.segments.writer import SegmentIdentity
 from noetl.adapters.arrow.threads import in_thread
+from noetl.core.dataset import MEDIA_DATASET
 from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX, TABLE_WHOLE_BYTES_MAX
 from noetl.core.reference import MEDIA_ARROW, MEDIA_INDEX, Reference, address
 from noetl.ports.data.counters import Sample
@@ -61,6 +63,7 @@ class ArrowTables:
         self._segments = segments
         self._spilling = Spilling(spill, segments)
         self._durable = DurableTables(store=store, incoming=self._spilling.incoming)
+        self._datasets = DatasetReading(store, self._durable)
         self._turns: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         self._is_sweep_due = False
 
@@ -175,13 +178,15 @@ class ArrowTables:
         )
         return self._table(found, tier="durable", key=key, reference=reference)
 
-    async def _from_store(self, reference: Reference, key: str, tenant_id: str, organization_id: str) -> TableContent:
+    async def _from_store(self, reference: Reference, key: str, tenant_id: str, organization_id: str) -> Content:
+        if reference.media_type == MEDIA_DATASET:
+            return await self._datasets.read(reference, tenant_id=tenant_id, organization_id=organization_id)
         self.counters.durable_fallback_reads += 1
         return await self._durable.read(
             reference, spill=self._spill(key, reference), tenant_id=tenant_id, organization_id=organization_id
         )
 
-    def _nearby(self, reference: Reference, key: str) -> tuple[str, TableContent] | None:
+    def _nearby(self, reference: Reference, key: str) -> tuple[str, Content] | None:
         """A copy on this machine.  One that is damaged counts as none."""
         content = self._segments.find(reference, key) if self._segments is not None else None
         if content is not None:
@@ -190,10 +195,10 @@ class ArrowTables:
         return None if content is None else ("disk", content)
 
     def _table(
-        self, content: TableContent, *, tier: str, key: str, reference: Reference, held_key: Key | None = None
+        self, content: Content, *, tier: str, key: str, reference: Reference, held_key: Key | None = None
     ) -> OpenedTable:
-        def mapped(unmapped: TableContent) -> TableContent:
-            found = self._spill(key, reference)(unmapped.schema, lambda: iter(unmapped.batches))
+        def mapped(unmapped: Content) -> Content:
+            found = self._spill(key, reference)(unmapped.schema, lambda: unmapped.each(None, 0, unmapped.row_count))
             if held_key is not None:
                 self._held.add(held_key, found)  # the next one that asks needs no file of its own
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections import Counter
@@ -9,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from noetl.adapters.objects.adopting import chunks_of
 from noetl.adapters.objects.blobs import Seal
 from noetl.adapters.objects.content import ContentPayloads
 from noetl.adapters.objects.disk_cache import CachedPayloads
@@ -18,7 +20,7 @@ from noetl.core.reference import STORE_ANY, Payload, Reference
 from noetl.core.secret import Secret
 from noetl.core.storage import FILE, LARGE_STORES, MEMORY, Cloud, Storage
 from noetl.ports.data.counters import Sample
-from noetl.ports.data.payloads import LargePayloadStore
+from noetl.ports.data.payloads import AdoptsFiles, HasFiles, LargePayloadStore
 
 log = logging.getLogger("noetl.payloads")
 SealOf = Callable[[Secret[bytes]], Seal]
@@ -59,6 +61,21 @@ class RoutedPayloads:
         return await self._stores[self._name].put_stream(
             chunks, media_type=media_type, tenant_id=tenant_id, organization_id=organization_id
         )
+
+    async def put_file(self, path: Path, *, media_type: str, tenant_id: str, organization_id: str) -> Reference:
+        """As it is, where the store can do that."""
+        store = self._stores[self._name]
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        if isinstance(store, AdoptsFiles):
+            return await store.put_file(path, media_type=media_type, **owner)
+        reference = await store.put_stream(chunks_of(path), media_type=media_type, **owner)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        return reference
+
+    async def file_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> Path | None:
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        store = await self._holding(reference, **owner)
+        return await store.file_of(reference, **owner) if isinstance(store, HasFiles) else None
 
     async def get(self, reference: Reference, *, tenant_id: str, organization_id: str) -> bytes:
         owner = {"tenant_id": tenant_id, "organization_id": organization_id}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, MemoryStore, ObjectStore, S3Store
@@ -49,13 +49,14 @@ def _store(cloud: Cloud) -> ObjectStore:
         "timeout": timedelta(seconds=120),
         "allow_http": (cloud.endpoint or "").startswith("http://"),
     }
+    given: Any = {name.lower(): value for name, value in cloud.opened_by.items()} or None
     if cloud.kind == S3:
         # Path style: a compatible store rarely has a name for each bucket.
         found = {"endpoint": cloud.endpoint, "virtual_hosted_style_request": False} if cloud.endpoint else {}
         region = {"region": cloud.region} if cloud.region else {"region": REGION_DEFAULT} if cloud.endpoint else {}
-        return S3Store(cloud.bucket, client_options=client, retry_config=RETRY, **found, **region)  # type: ignore[arg-type]
+        return S3Store(cloud.bucket, config=given, client_options=client, retry_config=RETRY, **found, **region)  # type: ignore[arg-type]
     if cloud.kind == AZURE:
         address = {"endpoint": cloud.endpoint} if cloud.endpoint else {}
-        return AzureStore(cloud.bucket, client_options=client, retry_config=RETRY, **address)  # type: ignore[arg-type]
+        return AzureStore(cloud.bucket, config=given, client_options=client, retry_config=RETRY, **address)  # type: ignore[arg-type]
     assert cloud.kind == GCS
-    return GCSStore(cloud.bucket, client_options=client, retry_config=RETRY)
+    return GCSStore(cloud.bucket, config=given, client_options=client, retry_config=RETRY)

@@ -18,9 +18,12 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from noetl.adapters.objects.adopting import TakenFile, VerifiedFiles, chunks_of, taken
 from noetl.adapters.objects.blobs import PLAIN, READ_BYTES, Owner, Pieces, Place, Seal, is_digest, segment, text_of
 from noetl.adapters.objects.content import ContentPayloads
 from noetl.adapters.objects.trouble import file_trouble
+from noetl.core.locator import payload_locator
+from noetl.core.reference import Reference
 from noetl.core.storage import FILE
 from noetl.ports.data.payloads import StoredObject
 
@@ -32,7 +35,46 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 class FilePayloads(ContentPayloads):
     def __init__(self, root: Path, *, seal: Seal | None = None) -> None:
-        super().__init__(FileBlobs(root), name=FILE, seal=seal)
+        self._files = FileBlobs(root)
+        super().__init__(self._files, name=FILE, seal=seal)
+        self._hashed_files = VerifiedFiles()
+
+    async def put_file(self, path: Path, *, media_type: str, tenant_id: str, organization_id: str) -> Reference:
+        """Without a copy when it can be renamed; what is sealed, or comes from another file system, is written anew."""
+        if self._form == PLAIN:
+            owned = Owner(tenant_id, organization_id)
+            found = await asyncio.to_thread(_adopted, self._files, path, owned, self._hashed_files)
+            if found is not None:
+                sha256, size = found
+                uri = payload_locator(tenant_id, organization_id, sha256)
+                return Reference(
+                    kind="payload", uri=uri, sha256=sha256, media_type=media_type, bytes=size, store=self.name
+                )
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        reference = await self.put_stream(chunks_of(path), media_type=media_type, **owner)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        return reference
+
+    async def file_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> Path | None:
+        if self._form != PLAIN:
+            return None
+        owner = Owner(tenant_id, organization_id)
+        place = Place(owner, reference.sha256)
+        path = self._files.path(place)
+
+        def look() -> tuple[str, int]:
+            with file_trouble(path.parent):
+                return self._hashed_files.digest(path)
+
+        try:
+            sha256, size = await asyncio.to_thread(look)
+        except FileNotFoundError:
+            raise await self._absent(owner, reference) from None
+        if size != reference.bytes:
+            raise self._damaged(place, f"{reference.uri} has {size:,} bytes and not {reference.bytes:,}")
+        if sha256 != reference.sha256:
+            raise self._damaged(place, f"{reference.uri}: the stored bytes have another digest")
+        return path
 
 
 class FileBlobs:
@@ -128,7 +170,7 @@ class FileBlobs:
             finally:
                 incoming.drop_now()
 
-    def settle(self, incoming: _Incoming, place: Place, *, size: int, head: bytes = b"") -> None:
+    def settle(self, incoming: _Incoming | TakenFile, place: Place, *, size: int, head: bytes = b"") -> None:
         """The rename that makes a payload exist, and the syncs that make it stay."""
         if self._is_renewed(place, size):
             return
@@ -212,6 +254,27 @@ class _Incoming:
         with contextlib.suppress(OSError):
             self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+def _adopted(blobs: FileBlobs, given: Path, owner: Owner, verified: VerifiedFiles) -> tuple[str, int] | None:
+    """Make a file a payload without copying it; its digest and size.  None when that is not possible."""
+    root = blobs._root
+    with file_trouble(root):
+        folder = root / INCOMING
+        folder.mkdir(parents=True, exist_ok=True)
+        found = taken(given, folder / secrets.token_hex(16))
+        if found is None:
+            return None
+        try:
+            sha256, size = found.digest()
+            place = Place(owner, sha256)
+            blobs.settle(found, place, size=size)
+            if blobs.path(place).stat().st_ino == found.identity()[1]:
+                verified.note(found.identity(), sha256)
+            found.forget_now()
+        finally:
+            found.drop_now()
+        return sha256, size
 
 
 def _sweep(folder: Path) -> None:

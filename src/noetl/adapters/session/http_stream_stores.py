@@ -8,9 +8,11 @@ import errno
 import hashlib
 import io
 import logging
+import os
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 from urllib.parse import quote
 
@@ -46,13 +48,29 @@ class HttpPayloads:
         self, chunks: AsyncIterator[bytes], *, media_type: str, tenant_id: str, organization_id: str
     ) -> Reference:
         """The digest is part of the address, so the bytes wait in a temporary file until it is known."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
         with _temporary() as file:
             sha256 = await _spooled(chunks, file)
-            size = file.tell()
-            headers = owner_headers(tenant_id, organization_id) | {"Content-Type": media_type}
-            store = self._name()
-            path = _path(sha256, store)
-            await _patiently(lambda: self._link.content("PUT", path, body=_chunks_of(file), headers=headers))
+            return await self._sent(file, sha256, media_type=media_type, **owner)
+
+    async def put_file(self, path: Path, *, media_type: str, tenant_id: str, organization_id: str) -> Reference:
+        """Sent as it is: a file that stays as it is needs no other one to wait in."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        with await asyncio.to_thread(_plain, path) as file:
+            digest = await asyncio.to_thread(hashlib.file_digest, file, "sha256")
+            reference = await self._sent(file, digest.hexdigest(), media_type=media_type, **owner)
+        await asyncio.to_thread(path.unlink, missing_ok=True)
+        return reference
+
+    async def _sent(
+        self, file: BinaryIO, sha256: str, *, media_type: str, tenant_id: str, organization_id: str
+    ) -> Reference:
+        """All of a file, of which the end was read last."""
+        size = file.tell()
+        headers = owner_headers(tenant_id, organization_id) | {"Content-Type": media_type}
+        store = self._name()
+        path = _path(sha256, store)
+        await _patiently(lambda: self._link.content("PUT", path, body=_chunks_of(file), headers=headers))
         return Reference(
             kind="payload",
             uri=payload_locator(tenant_id, organization_id, sha256),
@@ -125,6 +143,10 @@ class HttpPayloads:
 def _path(sha256: str, store: str) -> str:
     path = f"/api/payloads/{sha256}"
     return path if store == STORE_ANY else f"{path}?store={quote(store, safe='')}"
+
+
+def _plain(path: Path) -> io.BufferedReader:
+    return os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
 
 
 @contextmanager

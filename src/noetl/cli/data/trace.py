@@ -68,7 +68,8 @@ class _Tree:
 
     def _below(self, node: dict[str, Any], indent: str) -> Iterator[str]:
         """What belongs to a result, and then what it comes from."""
-        parts: list[Any] = [*map(_task, node.get("tasks", ())), *self._of_loop(node)]
+        tasks = (line for entry in node.get("tasks", ()) for line in _task(entry))
+        parts: list[Any] = [*tasks, *self._of_loop(node)]
         parts += self._before(node)
         for number, part in enumerate(parts):
             is_last = number + 1 == len(parts)
@@ -135,16 +136,26 @@ def _facts(node: dict[str, Any]) -> str:
     return "  ".join(fact for fact in facts if fact)
 
 
-def _task(entry: dict[str, Any]) -> str:
+def _task(entry: dict[str, Any]) -> Iterator[str]:
+    """What a task did, and of a result in several parts where each of them is."""
     facts = [f"task {entry['task']}", f"error {entry['error']}" if entry.get("error") else "ok", f"{entry['ms']:g} ms"]
     if entry.get("attempt"):
         facts.append(f"attempt {entry['attempt']}")
+    parts = entry.get("parts") or ()
     stored = entry.get("stored")
-    if stored:
-        rows = f"{stored['row_count']:,} rows" if stored.get("row_count") is not None else ""
-        digest = (stored.get("sha256") or "")[:_DIGEST_CHARS]
-        facts += [rows, _size(stored.get("bytes")), stored.get("media_type") or "", stored.get("store") or "", digest]
-    return "  ".join(fact for fact in facts if fact)
+    if stored and not parts:
+        facts += _stored(stored)
+    yield "  ".join(fact for fact in facts if fact)
+    for part in parts:
+        yield "  ".join(fact for fact in [f"  gave {part['name']}", *_stored(part)] if fact)
+    if entry.get("parts_more"):
+        yield f"  … {entry['parts_more']:,} more parts"
+
+
+def _stored(stored: dict[str, Any]) -> list[str]:
+    rows = f"{stored['row_count']:,} rows" if stored.get("row_count") is not None else ""
+    digest = (stored.get("sha256") or "")[:_DIGEST_CHARS]
+    return [rows, _size(stored.get("bytes")), stored.get("media_type") or "", stored.get("store") or "", digest]
 
 
 def _size(size: int | None) -> str:

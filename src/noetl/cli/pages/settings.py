@@ -54,7 +54,10 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
         ),
     },
     "Workers": {
-        "NOETL_WORKER_SLOTS": (lambda s: s.worker_slots, "commands at a time"),
+        "NOETL_WORKER_SLOTS": (
+            lambda s: s.worker_slots,
+            "commands at a time; of pool `spark` it is `NOETL_SPARK_JOBS_MAX`",
+        ),
         "NOETL_WORKER_POOL": (lambda s: s.worker_pool, "the pool that a worker belongs to"),
         "NOETL_WORKER_GRACE_SECONDS": (lambda s: s.worker_grace_seconds, "seconds to end what runs after SIGTERM"),
         "NOETL_WORKER_METRICS_PORT": (
@@ -78,6 +81,20 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
             "on a laptop `loopback`",
         ),
         "NOETL_ARTIFACT_ROOTS": (_none, "folders that the artifact tool may read and write, with colons"),
+    },
+    "Spark": {
+        "NOETL_SPARK_MASTER": (lambda s: s.spark_master, "where jobs run: `local[*]`, `local[N]`, or a cluster"),
+        "NOETL_SPARK_DRIVER_MEMORY_MB": (
+            _none,
+            "memory of a driver; without it a quarter of the machine's, 1 to 8 GiB",
+        ),
+        "NOETL_SPARK_JOBS_MAX": (lambda s: s.spark_jobs, "jobs at a time in a worker"),
+        "NOETL_SPARK_IDLE_SECONDS": (lambda s: s.spark_idle_seconds, "a driver without a job ends after this time"),
+        "NOETL_SPARK_CLASSES_DIR": (
+            lambda _: "spark/classes",
+            "the folder of class archives, which make starts quick; the default is below the home",
+        ),
+        "NOETL_SPARK_UI": (lambda s: int(s.spark_ui), "1 or 0: whether drivers show Spark's UI, on loopback"),
     },
     "Secrets": {
         "NOETL_CREDENTIAL_KEY": (_none, "the key of stored credentials; the embedded host makes one below the home"),

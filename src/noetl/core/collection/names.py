@@ -9,6 +9,8 @@ import re
 
 DIGEST_CHARS = 64
 ARROW_START = b"\xff\xff\xff\xff"
+PARQUET_START = b"PAR1\x15"
+"""The mark and the first byte of the header behind it, which no text has."""
 _STRIDE = 16
 _SAMPLED = re.compile(rb"[0-9a-f]{4,}")
 _RUN = re.compile(rb"(?<![0-9a-f])[0-9a-f]{64,}")
@@ -52,7 +54,7 @@ class NameScanner:
         """What is certain after another piece."""
         if not self._has_begun and chunk:
             self._has_begun = True
-            self.is_silent = chunk.startswith(ARROW_START)
+            self.is_silent = chunk.startswith((ARROW_START, PARQUET_START))
         if self.is_silent:
             return set()
         text = self._open + chunk

@@ -45,6 +45,7 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
         child=child,
         children=number,
         base=command.attempt,
+        job=None,
     )
     changes: Changes = {
         "commands": {**state.commands, command.command_id: changed},

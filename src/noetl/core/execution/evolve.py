@@ -12,6 +12,7 @@ from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
 from noetl.core.execution import children, lifecycle, lineage
 from noetl.core.execution.admission import admitting, requested, turned_down
+from noetl.core.execution.jobs import folding
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
 from noetl.core.execution.looping import stages
 from noetl.core.execution.looping.stages import answered, entered, opening
@@ -147,7 +148,7 @@ def _claimed(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     attempt = integer(event.meta["attempt"])
     if command is None or command.attempt >= attempt:
         return None
-    claimed = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
+    claimed = command._replace(status=CommandStatus.CLAIMED, attempt=attempt, job=None)
     return {"commands": {**state.commands, command.command_id: claimed}}
 
 
@@ -182,6 +183,7 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         meta=context.get("meta"),
         traceback=_reference(event.meta.get("traceback")),
         ref_id=lineage.ref_id_of(event),
+        jobs=_jobs(event.meta.get("jobs")),
     )
     changes: dict[str, Any] = {"loop_state": without(state.loop_state, command.step)} if command.kind == "seal" else {}
     step, ref_id = command.step, outcome.ref_id
@@ -197,6 +199,10 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
             command.step: answered(state, command.step, command.run),
         },
     }
+
+
+def _jobs(value: object) -> tuple[Mapping[str, object], ...]:
+    return tuple(value) if isinstance(value, list | tuple) else ()
 
 
 def _reference(value: object) -> Mapping[str, object] | None:
@@ -220,6 +226,7 @@ def _waiting(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         # The resume point is behind what a child gave.
         child=None,
         base=command.attempt,
+        job=None,
     )
     name = retry_timer(command.command_id, number)
     return {
@@ -294,6 +301,7 @@ _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] =
     kinds.STEP_DECIDED: _decided,
     **stages.FOLDS,
     **children.FOLDS,
+    **folding.FOLDS,
     **lifecycle.FOLDS,
     **dict.fromkeys(_ENDS, _terminal),
 }

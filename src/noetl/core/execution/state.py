@@ -59,7 +59,8 @@ class StepResult(NamedTuple):
 
     `stored` is there for a result that counts as external: its tier, its size, how much of it a preview shows.
     `selected` are the fields that the playbook wants to travel, `meta` how its last task ran.  `ref_id` tells it from
-    all other results; one without a reference has none."""
+    all other results; one without a reference has none.  `jobs` is what its jobs cost, for people: no template sees
+    it."""
 
     run: int
     status: str
@@ -71,6 +72,7 @@ class StepResult(NamedTuple):
     meta: Mapping[str, object] | None = None
     traceback: Mapping[str, object] | None = None
     ref_id: int | None = None
+    jobs: Sequence[Mapping[str, object]] = ()
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {"status": self.status, "ref": self.reference}
@@ -162,6 +164,17 @@ class Child(NamedTuple):
         return {**document, "return_step": self.return_step, **(self.outcome or {})}
 
 
+class Job(NamedTuple):
+    """The last of the jobs that an attempt at a command has run: the `number` of its intent, `where` it runs and since
+    when, and the last of `reports` about how far it has come."""
+
+    number: int = 0
+    where: Mapping[str, object] = {}
+    since: str = ""
+    progress: Mapping[str, object] | None = None
+    reports: int = 0
+
+
 class Script(NamedTuple):
     """A script that belongs to an execution: where its text is and which names it reads, None for any of them."""
 
@@ -184,7 +197,8 @@ class Command(NamedTuple):
 
     `pending_writes` belong to an `evaluate` command: what the router wrote before the expression.  `base` is the
     attempt that came to the last resume point: only attempts after it were in vain.  `asked_at` is, for a question of
-    the router, the time of the event that made it ask.  `parent_ref` is the result that led here."""
+    the router, the time of the event that made it ask.  `parent_ref` is the result that led here.  `job` belongs to the
+    present attempt."""
 
     command_id: str
     step: str
@@ -204,6 +218,7 @@ class Command(NamedTuple):
     base: int = 0
     asked_at: str | None = None
     parent_ref: int | None = None
+    job: Job | None = None
 
     @property
     def awaits_child(self) -> bool:

@@ -423,6 +423,12 @@ def compile_value(value: object, *, instead: Instead | None = None) -> CompiledV
     )
 
 
+def literal_value(source: str) -> CompiledValue:
+    """A text that is left as it is, whatever braces it holds."""
+    nothing: frozenset[str] = frozenset()
+    return CompiledValue(source, nothing, frozenset(), False, False, False, frozenset(), literal_template(source))
+
+
 def sole_template(value: CompiledValue | Template) -> Template | None:
     """The template that a value is, unless it is a mapping or a list."""
     shape = value if isinstance(value, Template) else value._shape

@@ -18,6 +18,7 @@ from noetl.core.playbook.checks.hidden import check_hidden
 from noetl.core.playbook.checks.names import check_names
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
 from noetl.core.playbook.compiling.graph import reachability, warn_unreachable
+from noetl.core.playbook.compiling.pools import pool_of
 from noetl.core.playbook.compiling.server import ServerCompiler
 from noetl.core.playbook.compiling.worker import WorkerCompiler, needs_of_tasks, scripts_of, task_mentions
 from noetl.core.playbook.compiling.workload import compile_workload
@@ -84,6 +85,7 @@ def _compile(playbook: Playbook, digest: str, findings: Findings) -> CompiledPla
                 scripts=scripts_of(step),
                 admission=server.admission(number, step),
                 hints=step_hints(step),
+                pool=pool_of(task.kind for task in tasks),
             )
         )
     if findings.errors:

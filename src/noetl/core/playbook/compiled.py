@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from noetl.core.errors import Problem
 from noetl.core.expression import Atom, AtomPlan, CompiledValue, Template
+from noetl.core.playbook.compiling.pools import POOL_DEFAULT
 from noetl.core.playbook.model import Action, Loop, Mode, Playbook
 from noetl.core.playbook.needs import Needs
 from noetl.core.playbook.storage.hints import NO_HINTS, Hints
@@ -170,6 +171,8 @@ class CompiledStep:
     """Whether the router looks at how long its last task took, and the like."""
     kept: frozenset[str] = frozenset()
     """The tasks whose results are stored on their own, as soon as they are there."""
+    pool: str = POOL_DEFAULT
+    """The workers that run it, and its frames."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from noetl.core.errors import NoetlError
 from noetl.core.expression import CompiledValue, Template, compile_value, literal_template
 from noetl.core.playbook.needs import Needs, mentions_of, needs_of
-from noetl.core.playbook.scripts import PROGRAM_KINDS
+from noetl.core.playbook.scripts import is_program
 
 CACHE_PROGRAMS_MAX = 64
 NOTHING = Needs(names=frozenset(), everything=False)
@@ -22,19 +22,21 @@ _MAIN = re.compile(r"^(?:async\s+)?def\s+main\s*\(", re.MULTILINE)
 _OWN = frozenset(("input_data", "args"))
 
 
-def needs_of_script(kind: str, text: str) -> Needs:
+def needs_of_script(kind: str, text: str, name: str = "") -> Needs:
     """The names that a script of this kind reads."""
-    if kind in PROGRAM_KINDS:
+    if kind == "spark" and is_program(kind, name):
+        return NOTHING  # its `main` gets the inputs of the task and nothing else
+    if is_program(kind, name):
         return needs_of_program(text)
     return needs_of(mentions_of(script_template(text)))
 
 
-def complaint_about(kind: str, text: str) -> str | None:
+def complaint_about(kind: str, text: str, name: str = "") -> str | None:
     """What is wrong with a script as far as that can be told without running it."""
     try:
-        if kind == "python":
+        if is_program(kind, name):
             ast.parse(text)
-        elif kind not in PROGRAM_KINDS:
+        else:
             compile_value(text)
     except SyntaxError as error:
         return f"line {error.lineno}: {error.msg}"

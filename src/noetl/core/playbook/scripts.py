@@ -32,6 +32,16 @@ _KEYS = frozenset(("uri", "source"))
 _TEMPLATE_MARKS = ("{{", "{%", "{#")
 
 
+def is_sql_script(name: str) -> bool:
+    """Whether a script holds SQL by its name."""
+    return name.partition("?")[0].strip().lower().endswith(".sql")
+
+
+def is_program(kind: str, name: str) -> bool:
+    """Whether a script is run as it stands.  SQL is a template, whoever runs it."""
+    return kind in PROGRAM_KINDS and not is_sql_script(name)
+
+
 def takes_script(kind: str) -> bool:
     return kind not in _OTHER_MEANING
 

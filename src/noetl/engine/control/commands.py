@@ -11,7 +11,7 @@ from noetl.core.errors import LedgerUnavailable, NoetlError, Terminal
 from noetl.core.event import Event
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
-from noetl.engine.control.sessions import POOL_DEFAULT, Sessions, free_kinds
+from noetl.engine.control.sessions import Sessions, free_kinds
 from noetl.engine.control.states import undecided_events
 from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
@@ -33,55 +33,63 @@ class Dispatcher:
         self._ledger = ledger
         # Rows of executions that cannot be read: they stay, and must not stand before the others.
         self._refused: set[tuple[int, str]] = set()
-        # Whether commands may wait that no free slot can run.
-        self._is_left_behind = False
+        # The pools in which commands may wait that no free slot can run.
+        self._left_behind: set[str] = set()
         sessions.on_free = self.look_again
 
     async def run(self) -> None:
         """Claim waiting commands while slots are free.  Woken by the decider; idle it does nothing."""
+        pools = self._sessions.pools
         while True:
-            await self._decider.has_backlog.wait()
-            await self._sessions.has_free.wait()
-            try:
-                is_stuck = await self._claim_round()
-            except LedgerUnavailable:
-                is_stuck = True
-            if is_stuck:
+            found = pools.claimable()
+            if not found:
+                pools.changed.clear()
+                await pools.changed.wait()
+                continue
+            # Every pool in every round: none waits for another's commands.
+            stuck = [await self._is_stuck(pool) for pool in found]
+            if all(stuck):
                 await asyncio.sleep(IDLE_SECONDS)
 
-    def look_again(self) -> None:
-        """A slot became free: perhaps one that can run what the others could not."""
-        if self._is_left_behind:
-            self._decider.has_backlog.set()
+    async def _is_stuck(self, pool: str) -> bool:
+        try:
+            return await self._claim_round(pool)
+        except LedgerUnavailable:
+            return True
 
-    async def _claim_round(self) -> bool:
-        """Claim for the free slots; returns whether commands were found of which none could be claimed."""
-        free = min(self._sessions.free_slots, CLAIM_ROWS_MAX)
+    def look_again(self, pool: str) -> None:
+        """A slot became free: perhaps one that can run what the others could not."""
+        if pool in self._left_behind:
+            self._sessions.pools.expect(pool)
+
+    async def _claim_round(self, pool: str) -> bool:
+        """Claim for the free slots of a pool; returns whether commands were found of which none could be claimed."""
+        pools = self._sessions.pools
+        free = min(pools.free_in(pool), CLAIM_ROWS_MAX)
         if free <= 0:
             return True
         # Cleared before the look: a command that is queued meanwhile sets it again.
-        has_backlog = self._decider.has_backlog
-        has_backlog.clear()
-        kinds = free_kinds(self._sessions)
+        pools.looked_at(pool)
+        kinds = free_kinds(self._sessions, pool)
         # Until the look says otherwise: a slot that becomes free meanwhile must not be overlooked.
-        self._is_left_behind = kinds is not None
+        self._note_left(pool, is_left=kinds is not None)
         try:
             found = await self._queue.waiting(
-                pool=POOL_DEFAULT,
+                pool=pool,
                 limit=free + len(self._refused),
                 kinds=None if kinds is None else sorted(kinds),
             )
             if kinds is not None:
-                left = await self._queue.waiting(pool=POOL_DEFAULT, limit=len(found) + 1)
-                self._is_left_behind = len(left) > len(found)
+                left = await self._queue.waiting(pool=pool, limit=len(found) + 1)
+                self._note_left(pool, is_left=len(left) > len(found))
         except LedgerUnavailable:
-            has_backlog.set()
+            pools.expect(pool)
             raise
         rows = [row for row in found if (row.execution_id, row.command_id) not in self._refused][:free]
         if not rows:
             return False
         # There may be more, and a claim may find that its slot was given away: look again.
-        has_backlog.set()
+        pools.expect(pool)
         before = self._sessions.reservations
         outcomes = await _told(self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows)
         self._refused.update(
@@ -90,6 +98,9 @@ class Dispatcher:
             if isinstance(outcome, Terminal)
         )
         return self._sessions.reservations == before
+
+    def _note_left(self, pool: str, *, is_left: bool) -> None:
+        (self._left_behind.add if is_left else self._left_behind.discard)(pool)
 
     async def restore(self) -> list[int]:
         """After a start: every open execution gets back its queue rows and timers.  Returns their ids."""
@@ -115,7 +126,7 @@ class Dispatcher:
                         "execution not restored",
                         extra={"event": "restore.failed", "execution_id": execution_id, "reason": str(outcome)},
                     )
-        self._decider.has_backlog.set()
+        self._sessions.pools.expect()
         return open_ids
 
 

@@ -68,12 +68,6 @@ class Decider:
         self._heads: dict[int, ShardHead] = {}
         self._inputs: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
-        self._has_backlog = asyncio.Event()
-
-    @property
-    def has_backlog(self) -> asyncio.Event:
-        """Set when commands may wait in the queue while a slot is free."""
-        return self._has_backlog
 
     def own(self, heads: list[ShardHead]) -> None:
         self._heads = {head.shard_id: head for head in heads}
@@ -167,8 +161,8 @@ class Decider:
         """Apply one input; returns why it was refused.  Raises when its execution cannot be read."""
         held, playbook = await _patiently(self._load, batch, waiting)
         mark = batch.mark()
-        has_backlog = self._has_backlog.is_set()
-        turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, has_backlog=has_backlog)
+        backlog = self._sessions.pools.backlog
+        turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, backlog=backlog)
         refusal = _applied(waiting.input, turn, held)
         if refusal is not None:
             for delivery in batch.roll_back(mark):
@@ -224,8 +218,9 @@ class Decider:
             self._sessions.deliver(delivery.session_id, delivery.message)
         for stop in batch.stops:
             self._sessions.stop(stop)
-        if any(row.session_id is None for row in batch.queue):
-            self._has_backlog.set()
+        for row in batch.queue:
+            if row.session_id is None:
+                self._sessions.pools.expect(row.pool)
         self._answer(taken)
         ended = [execution_id for execution_id, held in batch.states.items() if held.state.is_terminal]
         self._watchers.notify(batch.states, ended)
@@ -302,6 +297,8 @@ class Decider:
             (event.frame_id or event.command_id) == one.fact.command_id
             and event.event_type in kind
             and event.meta.get("attempt") == one.fact.attempt
+            # Of several words of one kind about an attempt, this one; the others number themselves.
+            and event.meta.get("n") == one.fact.meta.get("n", event.meta.get("n"))
             for event in events
         )
 

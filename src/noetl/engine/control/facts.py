@@ -9,6 +9,7 @@ from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import EnvelopeInvalid, RequestInvalid
 from noetl.core.event import Draft
+from noetl.core.execution.jobs import reports
 from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
 from noetl.core.execution.looping.stages import is_without_claim
 from noetl.core.execution.state import Command, ExecutionState, Frame
@@ -40,9 +41,9 @@ DRAINED: Mapping[str, object] = {
 # What a frame's `retry_mode` is when it does not begin anew.
 BEHIND_PERSISTED = "behind_persisted_rows"
 XID_CHARS_MAX = 20
-_OF_COMMANDS = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING))
+_OF_COMMANDS = reports.EVENTS | {kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING}
 _FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
-_OF_FRAMES = _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
+_OF_FRAMES = reports.EVENTS | _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
 _OF_CURSORS = _OF_FRAMES | {kinds.CURSOR_CLAIMED}
 
 
@@ -123,6 +124,12 @@ def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
     """A worker's fact about what it holds.  Refused when it is no fact about such a thing."""
     if fact.event_type not in _allowed(command):
         raise RequestInvalid(f"{fact.event_type} is no fact about {command.command_id}")
+    if fact.event_type in reports.EVENTS:
+        if fact.payload_ref is not None and fact.event_type == kinds.JOB_PROGRESSED:
+            raise EnvelopeInvalid(f"{fact.event_type} has no payload: only the settings of an intent may be one")
+        return reports.job_draft(command, fact.event_type, fact.meta)._replace(payload_ref=fact.payload_ref)
+    if "jobs" in fact.meta:
+        reports.check_recorded(fact.meta["jobs"])
     meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
     stage_id = frame_id = command_id = None
     if command.frame is None:
@@ -189,8 +196,10 @@ def _about_frame(frame: Frame, frame_id: str, fact: Fact) -> tuple[str, dict[str
 
 
 def is_told_again(command: Command, fact: Fact) -> bool:
-    """Whether a heartbeat or a claim is recorded already: unlike the end of a frame, it does not end what it is about,
-    so a second telling, after a lost reply, looks like news."""
+    """Whether a heartbeat, a claim or a word about a job is recorded already: unlike the end of a frame, it does not
+    end what it is about, so a second telling, after a lost reply, looks like news."""
+    if fact.event_type in reports.EVENTS:
+        return reports.is_told_again(command, fact.event_type, fact.meta)
     frame = command.frame
     if frame is None or fact.payload_ref is None:
         return False

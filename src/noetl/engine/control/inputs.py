@@ -3,7 +3,7 @@ all that must be read was read before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -32,7 +32,7 @@ from noetl.engine.control.facts import (
     is_draining,
     is_told_again,
 )
-from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.sessions import Sessions, demand_of
 from noetl.engine.control.states import Held
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
 from noetl.ports.session import CommandMessage, Fact, Stop
@@ -40,14 +40,14 @@ from noetl.ports.session import CommandMessage, Fact, Stop
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """What an input works on: the batch, the playbook of its execution, the sessions, the time, and whether older
-    commands wait for a slot."""
+    """What an input works on: the batch, the playbook of its execution, the sessions, the time, and the pools in which
+    older commands wait for a slot."""
 
     batch: Batch
     playbook: CompiledPlaybook
     sessions: Sessions
     now: str
-    has_backlog: bool = False
+    backlog: Collection[str] = ()
 
     # --- following an event ------------------------------------------------------------------------------
 
@@ -76,7 +76,10 @@ class Turn:
         others that wait it waits too: a chain must not keep its slot for ever."""
         command = state.commands[command_id]
         body = command_body(state, self.playbook, command)
-        session_id = None if self.has_backlog else self.sessions.reserve(self.kinds(command))
+        session_id = None
+        demand = demand_of(command, self.playbook)
+        if demand.pool not in self.backlog:
+            session_id = self.sessions.reserve(demand.kinds, pool=demand.pool)
         if session_id is not None:
             attempt = command.attempt + 1
             state, position = self.claim(state, cause, command, attempt=attempt, session_id=session_id, body=body)
@@ -109,27 +112,18 @@ class Turn:
         self.batch.deliveries.append(Delivery(session_id, message))
         return evolve(state, event), event.position
 
-    def kinds(self, command: Command) -> frozenset[str]:
-        """What a session must be able to do to take a command."""
-        if command.kind not in ("step", "frame"):
-            return frozenset((command.kind,))
-        step = self.playbook.steps[command.step]
-        tasks = frozenset(task.kind for task in step.tasks)
-        if command.frame is None:
-            return tasks
-        cursor = step.loop.cursor if step.loop is not None else None
-        return tasks | {"frame"} if cursor is None else tasks | {"frame", "cursor", cursor.kind}
-
     def row(
         self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]
     ) -> QueuedCommand:
+        demand = demand_of(command, self.playbook)
         return QueuedCommand(
             execution_id=cause.execution_id,
             command_id=command.command_id,
             shard_id=cause.shard_id,
             tenant_id=cause.tenant_id,
             organization_id=cause.organization_id,
-            tool_kind="+".join(sorted(self.kinds(command))),
+            pool=demand.pool,
+            tool_kind="+".join(sorted(demand.kinds)),
             attempt=attempt,
             session_id=session_id,
             body=canonical_json(body),
@@ -264,7 +258,14 @@ class ClaimInput:
         if command.attempt >= attempts_max(held.state, command):
             self._give_up(turn, held, exhausted(command))
             return
-        session_id = turn.sessions.reserve(turn.kinds(command))
+        demand = demand_of(command, turn.playbook)
+        if row.pool != demand.pool:
+            # Left where it is, it would stand before all that this pool can run.
+            body = command_body(held.state, turn.playbook, command)
+            turn.batch.queue.append(turn.row(cause_of(held, turn.now), command, command.attempt, None, body))
+            turn.batch.keep(held.state, held.shard_id, held.position)
+            return
+        session_id = turn.sessions.reserve(demand.kinds, pool=demand.pool)
         if session_id is None:
             return
         attempt = command.attempt + 1

@@ -1,15 +1,38 @@
-"""The sessions of connected workers: who has a free slot, who can do what, who holds what."""
+"""The sessions of connected workers: who has a free slot, who can do what, who holds what, and where commands wait."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from noetl.core.execution.state import Command
+from noetl.core.playbook.compiled import CompiledPlaybook
+from noetl.core.playbook.compiling.pools import POOL_DEFAULT
 from noetl.ports.session import CommandMessage, CommandSink, Stop
 
-POOL_DEFAULT = "default"
+# Work inside a step: cheap, and never the business of a pool of its own.
+_OF_STEPS = ("step", "frame")
+
+
+class Demand(NamedTuple):
+    """What a session must be to take a command: of this pool, and able to run these kinds of tasks."""
+
+    pool: str
+    kinds: frozenset[str]
+
+
+def demand_of(command: Command, playbook: CompiledPlaybook) -> Demand:
+    if command.kind not in _OF_STEPS:
+        return Demand(POOL_DEFAULT, frozenset((command.kind,)))
+    step = playbook.steps[command.step]
+    tasks = frozenset(task.kind for task in step.tasks)
+    if command.frame is None:
+        return Demand(step.pool, tasks)
+    cursor = step.loop.cursor if step.loop is not None else None
+    more = {"frame"} if cursor is None else {"frame", "cursor", cursor.kind}
+    return Demand(step.pool, tasks | more)
 
 
 class Late(NamedTuple):
@@ -32,21 +55,62 @@ class Connected:
     holds: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def can_take(self, kinds: Collection[str] | None, pool: str) -> bool:
-        if self.free <= 0 or self.is_draining or self.pool != pool:
+        return self.free > 0 and self.serves(kinds, pool)
+
+    def serves(self, kinds: Collection[str] | None, pool: str) -> bool:
+        if self.is_draining or self.pool != pool:
             return False
         return self.kinds is None or kinds is None or self.kinds.issuperset(kinds)
+
+
+class Pools:
+    """Whose slots are free, and where commands may wait in the queue (`backlog`): behind those a new one waits too, a
+    chain must not keep its slot for ever.  What nobody serves is looked at when somebody comes."""
+
+    def __init__(self, connected: Mapping[int, Connected]) -> None:
+        self._connected = connected
+        self._backlog: set[str] = set()
+        # Set when more can be claimed than before: a slot is free, or a command waits.
+        self.changed = asyncio.Event()
+
+    @property
+    def served(self) -> frozenset[str]:
+        return frozenset(held.pool for held in self._connected.values() if not held.is_draining)
+
+    @property
+    def backlog(self) -> frozenset[str]:
+        return frozenset(self._backlog)
+
+    def expect(self, pool: str | None = None) -> None:
+        """Commands may wait in this pool, or in any that is served."""
+        self._backlog.update(self.served if pool is None else (pool,))
+        self.changed.set()
+
+    def looked_at(self, pool: str) -> None:
+        self._backlog.discard(pool)
+
+    def free_in(self, pool: str) -> int:
+        return sum(held.free for held in self._connected.values() if held.can_take(None, pool))
+
+    def claimable(self) -> list[str]:
+        """The pools in which commands may wait while a slot is free, always in the same order."""
+        return [pool for pool in sorted(self._backlog) if self.free_in(pool) > 0]
+
+    def is_served(self, demand: Demand) -> bool:
+        """Whether somebody takes such commands, now or when a slot is free."""
+        return any(held.serves(demand.kinds, demand.pool) for held in self._connected.values())
 
 
 class Sessions:
     """Slots are reserved while a batch is decided, and taken when its commit succeeded.
 
-    `on_free` is called when a slot becomes free, `on_late` when something must go back."""
+    `on_free` is called when a slot of a pool becomes free, `on_late` when something must go back."""
 
     def __init__(self) -> None:
         self.connected: dict[int, Connected] = {}
-        self.has_free = asyncio.Event()  # set while a slot is free
+        self.pools = Pools(self.connected)
         self.late: list[Late] = []
-        self.on_free: Callable[[], None] | None = None
+        self.on_free: Callable[[str], None] | None = None
         self.on_late: Callable[[], None] | None = None
         self.reservations = 0
 
@@ -54,6 +118,8 @@ class Sessions:
         """A worker with free slots.  Without `kinds` it can run every kind of task."""
         held = Connected(sink, 0, None if kinds is None else frozenset(kinds), pool)
         self.connected[sink.session_id] = held
+        # Commands may wait that nobody could run so far.
+        self.pools.expect(pool)
         self._free(held, sink.slots)
 
     def disconnect(self, session_id: int, *, drain: bool = False) -> None:
@@ -64,21 +130,17 @@ class Sessions:
             held.is_draining = True
             if not drain:
                 del self.connected[session_id]
-            self._look()
 
     def _free(self, held: Connected, slots: int = 1) -> None:
         held.free += slots
         if held.free > 0 and not held.is_draining:
-            self.has_free.set()
+            self.pools.changed.set()
             if self.on_free is not None:
-                self.on_free()
-
-    def _look(self) -> None:
-        if self.free_slots == 0:
-            self.has_free.clear()
+                self.on_free(held.pool)
 
     @property
     def free_slots(self) -> int:
+        """Of all pools."""
         return sum(held.free for held in self.connected.values() if not held.is_draining)
 
     def reserve(self, kinds: Collection[str] | None = None, *, pool: str = POOL_DEFAULT) -> int | None:
@@ -90,8 +152,6 @@ class Sessions:
             return None
         best.free -= 1
         self.reservations += 1
-        if best.free == 0:
-            self._look()
         return best.sink.session_id
 
     def reserve_of(self, session_id: int) -> bool:
@@ -101,8 +161,6 @@ class Sessions:
             return False
         held.free -= 1
         self.reservations += 1
-        if held.free == 0:
-            self._look()
         return True
 
     def unreserve(self, session_id: int) -> None:
@@ -152,11 +210,11 @@ class Sessions:
                 held.sink.stop(stop)
 
 
-def free_kinds(sessions: Sessions) -> frozenset[str] | None:
-    """The kinds of tasks that free slots can run; None when one of them can run all."""
+def free_kinds(sessions: Sessions, pool: str = POOL_DEFAULT) -> frozenset[str] | None:
+    """The kinds of tasks that free slots of a pool can run; None when one of them can run all."""
     found: set[str] = set()
     for held in sessions.connected.values():
-        if held.can_take(None, held.pool):
+        if held.can_take(None, pool):
             if held.kinds is None:
                 return None
             found |= held.kinds

@@ -15,6 +15,7 @@ from noetl.core.results.index import IndexedJson, Node, index_document, is_index
 from noetl.engine.payloads.patience import Patient, PatientLarge, pause
 from noetl.engine.payloads.reading import Cache, PayloadReading
 from noetl.engine.stored.used import Used
+from noetl.ports.data.datasets import Datasets
 from noetl.ports.data.payloads import LargePayloadStore, PayloadStore
 from noetl.ports.data.tables import Tables
 
@@ -38,11 +39,13 @@ class Payloads(PayloadReading):
         large: LargePayloadStore,
         large_name: str | Callable[[], str] = STORE_LARGE,
         tables: Tables | None = None,
+        datasets: Datasets | None = None,
         small_bytes_max: int | None = None,
     ) -> None:
         """`large` takes what is not small, and references to it carry `large_name`, which a worker may learn later
         than this.  It also reads what other stores took, as far as they are configured."""
         self.tables = tables
+        self.datasets = datasets
         self._small_bytes_max = small_bytes_max
         self._small = small
         self._large = large
@@ -74,6 +77,7 @@ class Payloads(PayloadReading):
             large=large,
             large_name=self._name,
             tables=self.tables,
+            datasets=self.datasets,
             small_bytes_max=self._small_bytes_max,
         )
 

@@ -9,6 +9,7 @@ from noetl.core.limits import PLAYBOOK_CHARS_AT_ONCE_MAX, SCRIPT_BYTES_MAX, SCRI
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.needs import Needs
 from noetl.core.playbook.programs import complaint_about, needs_of_script
+from noetl.core.playbook.spark.secrecy import REASON, asks_for_secrets
 from noetl.core.playbook.uses import Use
 from noetl.core.reference import MEDIA_SCRIPT
 from noetl.engine.payloads import Payloads
@@ -44,7 +45,7 @@ class ScriptPinner:
                 media_type=MEDIA_SCRIPT,
             )
             payloads.append(payload)
-            needs, complaint = await self._examined(use.kind, text)
+            needs, complaint = await self._examined(use, text)
             names = None if needs.everything else sorted(needs.names)
             scripts[use.name] = {"ref": payload.reference.to_json(), "names": names}
             if complaint is not None:
@@ -63,7 +64,7 @@ class ScriptPinner:
             except ScriptUnavailable as error:
                 message = f"script {use.name!r} cannot be read: {error}; {self._said()}"
                 problems.append(use.problem("script_missing", message, file=source.file, field="script"))
-        problems = problems or _excess(playbook.scripts, texts, source)
+        problems = problems or [*_excess(playbook.scripts, texts, source), *_secret(playbook.scripts, texts, source)]
         if problems:
             raise PlaybookInvalid(problems)
         return texts
@@ -85,14 +86,23 @@ class ScriptPinner:
         where = f"scripts are looked for next to the playbook's file and below {roots}" if roots else ""
         return where or "scripts are looked for next to the playbook's file; NOETL_SCRIPT_ROOTS names no other place"
 
-    async def _examined(self, kind: str, text: str) -> _Examined:
+    async def _examined(self, use: Use, text: str) -> _Examined:
         if self._background is None or len(text) <= PLAYBOOK_CHARS_AT_ONCE_MAX:
-            return _examine(kind, text)
-        return await self._background.run(_examine, kind, text)
+            return _examine(use.kind, text, use.name)
+        return await self._background.run(_examine, use.kind, text, use.name)
 
 
-def _examine(kind: str, text: str) -> _Examined:
-    return _Examined(needs_of_script(kind, text), complaint_about(kind, text))
+def _examine(kind: str, text: str, name: str) -> _Examined:
+    return _Examined(needs_of_script(kind, text, name), complaint_about(kind, text, name))
+
+
+def _secret(uses: tuple[Use, ...], texts: dict[str, str], source: Source) -> list[Problem]:
+    found = []
+    for use in uses:
+        if asks_for_secrets(use.kind, texts[use.name], use.name):
+            message = f"script {use.name!r} may not read a keychain entry or a token: {REASON}"
+            found.append(use.problem("spark_secret", message, file=source.file, field="script"))
+    return found
 
 
 def _excess(uses: tuple[Use, ...], texts: dict[str, str], source: Source) -> list[Problem]:

@@ -6,7 +6,7 @@ the frames that have them: a page costs what it has, not what the whole has."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -43,24 +43,12 @@ class TableRows:
 
     async def batches(self, first: int, count: int, columns: Sequence[str] | None) -> AsyncGenerator[Any]:
         """The same as record batches."""
-        window = _window(self._table.batches(columns), first, min(first + count, self.total))
+        window = self._table.batches(columns, first=first, count=count)
         while (batch := await self._table.looked(next, window, None)) is not None:
             yield batch
 
     def close(self) -> None:
         self._table.close()
-
-
-def _window(batches: Iterator[Any], first: int, end: int) -> Iterator[Any]:
-    """The batches that hold some rows, cut to size."""
-    start = 0
-    for batch in batches:
-        if start >= end:
-            return
-        low, high = max(first - start, 0), min(end - start, batch.num_rows)
-        if low < high:
-            yield batch if high - low == batch.num_rows else batch.slice(low, high - low)
-        start += batch.num_rows
 
 
 class ListRows:

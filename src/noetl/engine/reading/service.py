@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from noetl.core.codec import canonical_bytes, sha256_hex
+from noetl.core.dataset import MEDIA_DATASET
 from noetl.core.errors import NoetlError, ResultNotTabular, ResultUnknown
 from noetl.core.execution.state import StepResult
 from noetl.core.limits import RESULT_CHUNK_BYTES
@@ -111,20 +112,40 @@ class StepReading:
     async def rows(self, path: Path) -> Rows:
         """The rows of the result, or of a part of it, to be closed by the caller.  Raises ResultUnknown and
         ResultNotTabular."""
+        found = await self.located(path)
+        if isinstance(found, ListRows):
+            return found
+        return TableRows(await open_table(self._payloads, found, **self._owner))
+
+    async def located(self, path: Path) -> Mapping[str, Any] | ListRows:
+        """Where these rows are: the reference of a table or dataset, which is not opened, or the list that they are.
+        Raises ResultUnknown and ResultNotTabular."""
         value = await settled(lambda: at(self._view, path))
         found = await settled(lambda: natural_rows(value))
         if found is None:
             raise ResultNotTabular(await self._not_tabular(value, path))
         level = found[1]
-        if isinstance(level, Table):
-            return TableRows(await open_table(self._payloads, level._reference, **self._owner))
-        return ListRows(level, self._reader)
+        return level._reference if isinstance(level, Table) else ListRows(level, self._reader)
 
     async def _not_tabular(self, value: object, path: Path) -> str:
         what = shown(path) or f"the result of step {self.step[:100]!r}"
         lists = [shown((*path, name)) for name in await settled(lambda: lists_in(value))]
         hint = f"choose one of its lists with path: {', '.join(lists)}" if lists else "ask for json"
         return f"{what} has no rows: {hint}"
+
+    async def parquet(self, path: Path) -> Reference | None:
+        """The stored file that has the rows of the result, or of a part of it, and nothing else; None when there is
+        none, or several.  Raises ResultUnknown."""
+        datasets = self._payloads.datasets
+        if datasets is None or self.is_failed:
+            return None
+        value = await settled(lambda: at(self._view, path))
+        found = await settled(lambda: natural_rows(value))
+        if found is None or not isinstance(found[1], Table) or found[1]._reference["media_type"] != MEDIA_DATASET:
+            return None
+        dataset = reference_from_json(found[1]._reference)
+        part = await datasets.sole_part(dataset, **self._owner)
+        return None if part is None else replace(part, row_count=dataset.row_count)
 
     # --- its bytes -----------------------------------------------------------------------------------------
 
@@ -134,9 +155,10 @@ class StepReading:
             raise ResultUnknown(f"the result of step {self.step[:100]!r} is null: there are no stored bytes")
         return self.reference
 
-    async def stored_bytes(self, first: int, length: int) -> AsyncGenerator[bytes]:
-        """Some of the stored bytes.  All of them are verified before the last of them is given."""
-        reference = self.raw()
+    async def stored_bytes(self, first: int, length: int, reference: Reference | None = None) -> AsyncGenerator[bytes]:
+        """Some of the stored bytes, of the result itself or of a file in it.  When all are asked for, all are verified
+        before the last of them is given."""
+        reference = reference or self.raw()
         if reference.store == STORE_SMALL:
             content = await self._payloads.read(reference, **self._owner)
             yield content[first : first + length]

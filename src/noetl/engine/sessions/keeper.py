@@ -50,7 +50,6 @@ class Keeper:
         control: ControlPlane,
         sessions: Sessions,
         queue: Queue,
-        has_backlog: asyncio.Event,
         ids: IdSource,
         clock: Clock,
         lease_seconds: float,
@@ -58,7 +57,6 @@ class Keeper:
         self._control = control
         self._sessions = sessions
         self._queue = queue
-        self._has_backlog = has_backlog
         self._ids = ids
         self._clock = clock
         self.lease_seconds = lease_seconds
@@ -91,8 +89,6 @@ class Keeper:
         if key is not None:
             self._keys[key] = session.session_id
         self._sessions.connect(session, kinds=profile.kinds, pool=profile.pool)
-        # Commands may wait that nobody could run so far.
-        self._has_backlog.set()
         self._wake.set()
         return session
 
@@ -218,10 +214,10 @@ class Keeper:
                 late = self._late[0]
                 await self._queue.release(late.session_id, commands=[(late.execution_id, late.command_id)])
                 self._late.pop(0)
-                self._has_backlog.set()
+                self._sessions.pools.expect()
             for session_id in sorted(self._gone):
                 await self._queue.release(session_id)
                 self._gone.discard(session_id)
-                self._has_backlog.set()
+                self._sessions.pools.expect()
         except LedgerUnavailable as error:
             log.warning("rows not given back yet", extra={"event": "ledger.unavailable", "reason": str(error)})

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from noetl.core.dataset import is_tabular
 from noetl.core.errors import PayloadCorrupt
 from noetl.core.expression import (
     FailedView,
@@ -23,7 +24,7 @@ from noetl.core.expression.views import MISSING, kept_pipeline, loop_summary
 from noetl.core.expression.views.absence import put
 from noetl.core.expression.views.base import Absent
 from noetl.core.expression.views.pipelines import found, with_parts
-from noetl.core.reference import MEDIA_ARROW, MEDIA_LOOP, MEDIA_PIPELINE, held_media, is_parted
+from noetl.core.reference import MEDIA_LOOP, MEDIA_PIPELINE, held_media, is_parted
 from noetl.core.results.failures import error_of
 from noetl.core.results.parts import StoredPart, Table
 from noetl.core.results.patched import Patched
@@ -59,7 +60,7 @@ class Reader:
         """The view of a payload that another one names, or that a tool stored before it answered."""
         key = str(reference["sha256"])
         if key not in self._parts:
-            if reference["media_type"] == MEDIA_ARROW:
+            if is_tabular(reference["media_type"]):
                 self._parts[key] = Table(StoredRows(self._payloads, reference, **self._owner), reference)
             else:
                 self._parts[key] = StoredValue(self, reference)
@@ -79,7 +80,7 @@ class Reader:
         return opened._inner() if is_simple else opened
 
     def _is_at_hand(self, reference: Mapping[str, Any] | None) -> bool:
-        if reference is None or reference["media_type"] == MEDIA_ARROW:
+        if reference is None or is_tabular(reference["media_type"]):
             return True
         return reference["media_type"] != MEDIA_LOOP and self.payload(reference).is_read
 
@@ -97,7 +98,7 @@ class Reader:
     def result(self, reference: Mapping[str, Any], extras: Mapping[str, object] | None = None) -> object:
         """The view of the result behind a reference.  Raises Absent."""
         self._payloads.used.opened(reference["sha256"])
-        if reference["media_type"] == MEDIA_ARROW:
+        if is_tabular(reference["media_type"]):
             return view_of(self.part(reference), extras=extras)
         root = self.payload(reference).root()
         if held_media(reference["media_type"]) == MEDIA_PIPELINE:

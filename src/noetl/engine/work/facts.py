@@ -8,6 +8,7 @@ from noetl.core import kinds, limits
 from noetl.core.codec import canonical_bytes
 from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure
+from noetl.core.execution.jobs.reports import recordable
 from noetl.core.execution.writes import compacted
 from noetl.core.expression import View
 from noetl.core.playbook.compiled import CompiledStep
@@ -128,6 +129,8 @@ class Facts:
             meta["warnings"] = ended.warnings
         if run.scripts:
             meta["scripts"] = run.scripts
+        if run.jobs:
+            meta["jobs"] = recordable(run.jobs)
         if ended.last is not None and ended.last.traceback:
             note = await self.keep_text(message, ended.last.traceback)
             payloads.append(note)

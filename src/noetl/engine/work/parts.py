@@ -9,6 +9,7 @@ from noetl.core.secret import Secret
 from noetl.engine.payloads import Payloads
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.work.calling.tokens import TokenCache
+from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
 from noetl.ports.clock import Clock
 from noetl.ports.scripts import ScriptFiles
@@ -33,5 +34,6 @@ class WorkerParts:
     """Chance, for the filter `random`: an index below a number."""
     scripts: ScriptFiles | None = None
     """Files of this machine that tasks may run; those that are pinned need none."""
+    job_counts: JobCounts = field(default_factory=JobCounts)
     logs: WorkerLogs | None = None
     """Where tools say what happens; None when nobody listens."""

@@ -7,12 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from noetl.core.errors import Failure
 
 Mode = Literal["sql", "code", "application"]
 InputKind = Literal["arrow", "dataset", "source", "table", "value"]
+BROKEN_RULES = "_broken_rules"
+"""The column of a quarantine that names the rules which the row breaks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +73,30 @@ class JobOutput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JobCredential:
+    """What a data source needs to be let in.  It travels to the driver in the job's message and to executors by value,
+    inside the classes that are registered for the job; it is never in options, settings, a plan, an event or a log."""
+
+    type: str
+    data: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSources:
+    """How the data sources of a job reach NoETL's own payloads and ledger.  There is no secret in it: whoever runs code
+    in a driver can read what the sources there have."""
+
+    opened_by: str = ""
+    """A function, as `package.module:name`, that makes a SourceAccess of `data` and the job's owner."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    refusal: str | None = None
+    """Why they cannot, and what to do."""
+
+
+NO_SOURCES = JobSources(refusal="this job was made without a home")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SparkJob:
     job_id: str
     """Unique for every try, and fit for the name of a folder and of Spark's job group."""
@@ -87,6 +113,16 @@ class SparkJob:
     conf: Mapping[str, str] = field(default_factory=dict)
     folder: Path = Path()
     """A new folder for all that the job writes.  The caller removes it."""
+    credentials: Mapping[str, JobCredential] = field(default_factory=dict)
+    """For data sources, by the name that their option `auth` gives."""
+    http_allow: tuple[str, ...] = ()
+    """Addresses beyond the public internet that data sources may reach."""
+    private_hosts: tuple[str, ...] = ()
+    """Socket folders of the control plane's own server, where a data source may only be a role made for tools."""
+    tenant_id: str = ""
+    organization_id: str = ""
+    """Whose payloads and events the job may read and write."""
+    sources: JobSources = NO_SOURCES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

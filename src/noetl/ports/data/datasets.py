@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from noetl.core.dataset import Manifest
 from noetl.core.reference import Reference
+
+Finds = Callable[[bytes], bool]
+"""Whether a secret is in some bytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +31,8 @@ class LandedDataset:
     arrow_schema: bytes
     """An IPC schema message: the columns as readers shall see them, those of the partitioning included."""
     partition_by: tuple[str, ...] = ()
+    root: Path | None = None
+    """The job's own folder: what does not lie below it is refused, for the account comes from where user code runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,12 +46,21 @@ class LocalDataset:
 class Datasets(Protocol):
     """Keeps and lays out datasets of owners."""
 
-    async def keep(self, landed: LandedDataset, *, tenant_id: str, organization_id: str) -> Reference:
+    async def keep(
+        self, landed: LandedDataset, *, tenant_id: str, organization_id: str, finds: Finds | None = None
+    ) -> Reference:
         """Make all parts durable, then the manifest.  The reference is the manifest's: media type MEDIA_DATASET, with
-        row count and schema digest."""
+        row count, schema digest and, as far as it is known, how many bytes the rows have as JSON.  Raises ToolFailed
+        for what is no dataset, and before anything is stored for one in which `finds` finds something.  What a store
+        could not take for the moment can be handed over again as it was."""
         ...
 
     async def manifest(self, reference: Reference, *, tenant_id: str, organization_id: str) -> Manifest: ...
+
+    async def sole_part(self, reference: Reference, *, tenant_id: str, organization_id: str) -> Reference | None:
+        """The part that is all of the dataset as its readers see it: its bytes are a Parquet file of the same rows.
+        None when there is no such one."""
+        ...
 
     async def laid_out(
         self, reference: Reference, folder: Path, *, tenant_id: str, organization_id: str

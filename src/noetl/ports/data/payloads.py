@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from noetl.core.reference import Payload, Reference
 
@@ -48,6 +49,26 @@ class LargePayloadStore(PayloadStore, Protocol):
 
     async def size_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> int | None:
         """How many bytes there are, whatever the reference says, without reading them; None when there are none."""
+        ...
+
+
+@runtime_checkable
+class AdoptsFiles(Protocol):
+    """A store that takes files as they are, where others would read them as a stream."""
+
+    async def put_file(self, path: Path, *, media_type: str, tenant_id: str, organization_id: str) -> Reference:
+        """Make a closed file durable that nobody writes to any more.  It is the store's then: under its old name it is
+        gone when this returns, and still there when this fails."""
+        ...
+
+
+@runtime_checkable
+class HasFiles(Protocol):
+    """A store whose payloads may be plain files of this machine."""
+
+    async def file_of(self, reference: Reference, *, tenant_id: str, organization_id: str) -> Path | None:
+        """The file that has the bytes and nothing else; None when there is none.  Its digest was checked by this
+        process since it last changed.  It is to be read and never written.  Raises PayloadMissing or PayloadCorrupt."""
         ...
 
 

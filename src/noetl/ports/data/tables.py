@@ -90,8 +90,10 @@ class OpenTable(Protocol):
         """Some rows as plain data by the rules of dsl §8.6."""
         ...
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        """Record batches in order, all columns or some."""
+    def batches(
+        self, columns: Sequence[str] | None = None, *, first: int = 0, count: int | None = None
+    ) -> Iterator[Any]:
+        """Record batches in order, all columns or some, of all rows or of some."""
         ...
 
     def mapped(self) -> MappedFile:

@@ -198,6 +198,7 @@ class Host:
             logs=engine.logs,
             results=engine.results,
             traces=engine.traces,
+            ledger=engine.published,
             owner=Owner(self._settings.tenant_id, self._settings.organization_id),
             facts=self._facts,
             not_ready=engine.not_ready,

@@ -50,6 +50,9 @@ METRICS: Mapping[str, Described] = {
     "noetl_storage_disk_cache_evicted_bytes_total": Described(COUNTER, "Bytes that left it to make room."),
     "noetl_storage_disk_cache_corrupt_total": Described(COUNTER, "Entries of it that were damaged; each was a miss."),
     "noetl_storage_disk_cache_failures_total": Described(COUNTER, "Times it could not be used; nothing waits for it."),
+    "noetl_jobs_started_total": Described(COUNTER, "Jobs of a compute engine that tasks of this process have begun."),
+    "noetl_jobs_failed_total": Described(COUNTER, "Those whose task failed."),
+    "noetl_jobs_lost_total": Described(COUNTER, "Those that failed because their driver was lost."),
     "noetl_process_info": Described(GAUGE, "Always 1; the labels say which process and version this is."),
 }
 

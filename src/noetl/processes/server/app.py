@@ -16,6 +16,7 @@ from noetl.processes.server import models, problems
 from noetl.processes.server.auth import EVERYTHING, NOTHING, Doorkeeper, Tokens
 from noetl.processes.server.bodies import answer
 from noetl.processes.server.parts import ApiParts
+from noetl.processes.server.reading import ledger
 from noetl.processes.server.routes import (
     catalog,
     credentials,
@@ -61,6 +62,7 @@ class Application:
         install(self.app, executions.router(parts).routes, API)
         install(self.app, results.router(parts.results).routes, API)
         install(self.app, trace.router(parts.traces).routes, API)
+        install(self.app, ledger.router(parts.ledger, parts.results).routes, API)
         install(self.app, logs.router(parts).routes, API)
         install(self.app, health.router(parts).routes, API)
         install(self.app, health.control(parts).routes, ADMIN)

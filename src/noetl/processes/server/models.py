@@ -6,7 +6,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from noetl.core.limits import FACTS_AT_ONCE_MAX, LOG_CHUNKS_AT_ONCE_MAX, SESSION_KINDS_MAX, SESSION_SLOTS_MAX
+from noetl.core.limits import (
+    FACTS_AT_ONCE_MAX,
+    LOG_CHUNKS_AT_ONCE_MAX,
+    POOL_CHARS_MAX,
+    SESSION_KINDS_MAX,
+    SESSION_SLOTS_MAX,
+)
 
 
 class Document(BaseModel):
@@ -72,15 +78,26 @@ class ExecutionsView(BaseModel):
     next_before: str | None
 
 
+class UnservedView(BaseModel):
+    """A step that waits for workers which nobody has started."""
+
+    step: str
+    pool: str
+    kinds: list[str]
+    message: str
+
+
 class ExecutionView(ExecutionRowView):
     """`position` is the last position of its shard that this answer includes; `catalog` is the version of the catalog
-    that it runs, null for a text that was handed in."""
+    that it runs, null for a text that was handed in.  A step has `running_jobs` while a compute engine works for it,
+    and in `jobs` what the finished ones cost."""
 
     version: int
     position: int
     steps: dict[str, Any]
     catalog: dict[str, Any] | None
     warnings: list[Warned]
+    unserved: list[UnservedView]
     error: dict[str, Any] | None
     result: Any
 
@@ -123,7 +140,7 @@ class SessionBody(BaseModel):
 
     worker_id: str = Field(min_length=1, max_length=200)
     slots: int = Field(ge=1, le=SESSION_SLOTS_MAX)
-    pool: str = Field(default="default", min_length=1, max_length=100)
+    pool: str = Field(default="default", min_length=1, max_length=POOL_CHARS_MAX)
     kinds: list[str] | None = Field(default=None, max_length=SESSION_KINDS_MAX)
     place: dict[str, str] = Field(default_factory=dict, max_length=20)
     replaces: str | None = Field(

@@ -19,6 +19,7 @@ from noetl.engine.sessions.keeper import Keeper
 from noetl.ports.data.counters import Counted
 from noetl.ports.data.logs import LogSink
 from noetl.ports.data.payloads import LargePayloadStore
+from noetl.ports.data.sources import LedgerReading
 from noetl.ports.queue import Queue
 from noetl.ports.secrets import SealedCredentials
 from noetl.processes.server.owners import Owner
@@ -55,6 +56,7 @@ class ApiParts:
     logs: LogBook
     results: ResultService
     traces: TraceService
+    ledger: LedgerReading
     owner: Owner
     facts: Callable[[], Mapping[str, object]]
     not_ready: Callable[[], Awaitable[str | None]]

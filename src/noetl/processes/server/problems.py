@@ -25,6 +25,7 @@ from noetl.core.errors import (
     RequestInvalid,
     ResultNotTabular,
     ResultUnknown,
+    ShardUnknown,
     StageUnknown,
     Transient,
 )
@@ -56,6 +57,7 @@ _STATUS: tuple[tuple[type[NoetlError], int], ...] = (
     (StageUnknown, NOT_FOUND),
     (PayloadMissing, NOT_FOUND),
     (ResultUnknown, NOT_FOUND),
+    (ShardUnknown, NOT_FOUND),
     (ResultNotTabular, 406),
     (PlaybookInvalid, UNPROCESSABLE),
     (RequestInvalid, UNPROCESSABLE),

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from noetl.core.event import Event, envelope
 from noetl.core.execution.state import ExecutionState, Status
+from noetl.engine.executions import Unserved
 from noetl.ports.ledger import ExecutionRow
 
 _IDS = ("execution_id", "event_id", "causation_id", "parent_event_id", "parent_execution_id")
 
 
-def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
+def state_view(state: ExecutionState, position: int, unserved: Sequence[Unserved] = ()) -> dict[str, Any]:
     # A step of which it is not known yet whether it may run is live, but has no run.
     turns = {**state.runs, **state.issued_steps}
     steps = {name: _step_view(state, name, run) for name, run in turns.items()}
@@ -33,6 +34,7 @@ def state_view(state: ExecutionState, position: int) -> dict[str, Any]:
         "steps": steps,
         "catalog": _catalog_view(state),
         "warnings": [dict(warning) for warning in state.warnings],
+        "unserved": [one.to_json() for one in unserved],
         "error": error,
         "result": None,
     }
@@ -49,7 +51,21 @@ def _step_view(state: ExecutionState, name: str, run: int) -> dict[str, Any]:
     stage = state.loop_state.get(name)
     if stage is not None:
         view["loop"] = {"total": stage.total, "done": stage.done, "failed": stage.failed}
+    running = list(_running_jobs(state, name))
+    if running:
+        view["running_jobs"] = running
+    result = state.step_results.get(name)
+    if result is not None and result.run == run and result.jobs:
+        view["jobs"] = [dict(job) for job in result.jobs]
     return view
+
+
+def _running_jobs(state: ExecutionState, name: str) -> Iterator[dict[str, object]]:
+    """Where the jobs of a step run and how far they are; `progress` is null until something is known."""
+    for command in state.commands.values():
+        if command.step == name and command.job is not None:
+            where = {"command_id": command.command_id, "attempt": command.attempt, **command.job.where}
+            yield {**where, "since": command.job.since, "progress": command.job.progress}
 
 
 def _step_status(state: ExecutionState, name: str, run: int) -> str:

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 import aiohttp
 
+from noetl.clients.http.body import OCTETS, ContentType, decoded
+from noetl.clients.http.failures import storage_failure
+from noetl.clients.http.whole import TooLarge, read_whole
 from noetl.core.codec import ordered_bytes
 from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
 from noetl.core.limits import (
@@ -20,8 +23,6 @@ from noetl.core.limits import (
 from noetl.core.reference import MEDIA_JSON
 from noetl.core.results.scanned import NotScanned
 from noetl.ports.tool import BodySink
-from noetl.tools.http.body import OCTETS, ContentType, decoded
-from noetl.tools.http.failures import storage_failure
 from noetl.tools.http.spool import BodyFile
 
 Reference = Mapping[str, object]
@@ -33,32 +34,6 @@ class Body:
 
     value: object = None
     reference: Reference | None = None
-
-
-class TooLarge(Exception):
-    """More bytes than may be held; `start` is what was read so far, perhaps nothing."""
-
-    def __init__(self, start: list[bytes]) -> None:
-        super().__init__()
-        self.start = start
-
-
-async def read_whole(response: aiohttp.ClientResponse, bytes_max: int) -> bytes:
-    """The body, decompressed, or TooLarge.  The limit counts what decompression made, not what was sent."""
-    if (response.content_length or 0) > bytes_max:
-        raise TooLarge([])
-    content = response.content
-    first = await content.readany()
-    if content.at_eof() and len(first) <= bytes_max:
-        return first
-    parts, size = [first], len(first)
-    while size <= bytes_max:
-        part = await content.readany()
-        if not part:
-            return b"".join(parts)
-        parts.append(part)
-        size += len(part)
-    raise TooLarge(parts)
 
 
 async def read_body(

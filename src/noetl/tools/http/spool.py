@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
+from noetl.clients.http.body import storable
 from noetl.core.results.scanned import ScannedJson
 from noetl.ports.tool import BodySink
-from noetl.tools.http.body import storable
 from noetl.tools.patience import patiently
 
 _MOVED_BYTES = 1024 * 1024

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from time import monotonic
 
-import aiohttp
-
+from noetl.clients.http.body import content_type
+from noetl.clients.http.exchange import Exchange, limited
+from noetl.clients.http.failures import status_failure
+from noetl.clients.http.policy import AddressPolicy
+from noetl.clients.http.request import HttpRequest, read_request
+from noetl.clients.http.sessions import Resolve, Sessions, system_resolve
 from noetl.core.errors import ToolFailed
 from noetl.ports.tool import Place, ToolCall, ToolResult, ToolSettings
-from noetl.tools.http.body import content_type
-from noetl.tools.http.exchange import Exchange
-from noetl.tools.http.failures import (
-    refused_failure,
-    status_failure,
-    timeout_failure,
-    transport_failure,
-)
-from noetl.tools.http.policy import AddressPolicy, AddressRefused
 from noetl.tools.http.reading import Body, read_body
-from noetl.tools.http.request import HttpRequest, read_request
-from noetl.tools.http.sessions import Resolve, Sessions, system_resolve
 
 
 class HttpTool:
@@ -44,19 +36,10 @@ class HttpTool:
             return ToolResult(failure=error.failure)
         exchange = Exchange(request, self._policy)
         try:
-            async with asyncio.timeout(call.timeout_seconds):
+            async with limited(exchange, call.timeout_seconds):
                 return await self._perform(call, request, exchange)
         except ToolFailed as error:
-            failure = error.failure
-        except AddressRefused:
-            failure = refused_failure(exchange.method, exchange.url)
-        except aiohttp.ClientError as error:
-            failure = transport_failure(exchange.method, exchange.url, error)
-        except TimeoutError:
-            failure = timeout_failure(exchange.method, exchange.url, f"no answer within {call.timeout_seconds:g} s")
-        except OSError as error:
-            failure = transport_failure(exchange.method, exchange.url, error)
-        return ToolResult(failure=failure)
+            return ToolResult(failure=error.failure)
 
     async def _perform(self, call: ToolCall, request: HttpRequest, exchange: Exchange) -> ToolResult:
         started = monotonic()

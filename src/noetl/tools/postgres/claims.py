@@ -12,10 +12,7 @@ from typing import Any
 
 import asyncpg
 
-from noetl.core.errors import Failure, ToolFailed
-from noetl.core.limits import CURSOR_CLAIM_IDLE_SECONDS_MAX, CURSOR_CLAIM_ROWS_MAX
-from noetl.ports.cursor import ClaimCall, TransactionStatus
-from noetl.tools.postgres.failures import (
+from noetl.clients.postgres.failures import (
     DRIVER_ERRORS,
     failed,
     statement_failure,
@@ -23,10 +20,13 @@ from noetl.tools.postgres.failures import (
     unreadable_failure,
     unsupported_failure,
 )
+from noetl.clients.postgres.target import credential_of
+from noetl.core.errors import Failure, ToolFailed
+from noetl.core.limits import CURSOR_CLAIM_IDLE_SECONDS_MAX, CURSOR_CLAIM_ROWS_MAX
+from noetl.ports.cursor import ClaimCall, TransactionStatus
 from noetl.tools.postgres.pools import Pool, Pools
 from noetl.tools.postgres.request import read_request
 from noetl.tools.postgres.results import Result, run_one
-from noetl.tools.postgres.target import credential_of
 from noetl.tools.sql.params import Bound, ParamsInvalid
 from noetl.tools.sql.split import first_word
 

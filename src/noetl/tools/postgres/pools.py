@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
-import asyncpg
-
+from noetl.clients.postgres.connection import connected
+from noetl.clients.postgres.failures import DRIVER_ERRORS, connect_failure, failed
+from noetl.clients.postgres.target import Target, check_private, data_of, target_of
 from noetl.core.errors import ToolFailed
 from noetl.core.limits import (
     POSTGRES_CONNECT_SECONDS_MAX,
@@ -21,8 +22,6 @@ from noetl.core.limits import (
     POSTGRES_RESET_SECONDS_MAX,
 )
 from noetl.ports.secrets import Credential
-from noetl.tools.postgres.failures import DRIVER_ERRORS, connect_failure, failed
-from noetl.tools.postgres.target import Target, check_private, data_of, target_of
 from noetl.tools.postgres.values import install_codecs
 
 # Roles, settings, temporary tables, advisory locks, cursors, prepared statements, notifications: all of it.
@@ -191,22 +190,9 @@ class Pools:
 
 async def connect(target: Target) -> Any:
     """A new connection that reads values in our way."""
-    ways = target.encryption()
-    for number, way in enumerate(ways, 1):
-        try:
-            connection = await asyncpg.connect(**target.arguments(), ssl=way, statement_cache_size=0)
-        except (ConnectionError, asyncpg.InvalidAuthorizationSpecificationError) as error:
-            if number == len(ways) or not _asks_for_another_way(error):
-                raise
-        else:
-            await install_codecs(connection)
-            return connection
-    raise AssertionError("the last way connects or raises")
-
-
-def _asks_for_another_way(error: BaseException) -> bool:
-    """A server that speaks no TLS, or one that wants it.  A wrong password is not sent a second time."""
-    return type(error) in (ConnectionError, asyncpg.InvalidAuthorizationSpecificationError)
+    connection = await connected(target)
+    await install_codecs(connection)
+    return connection
 
 
 async def _close(connection: Any) -> None:

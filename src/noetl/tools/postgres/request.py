@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from noetl.clients.postgres.failures import failed
 from noetl.core.expression import to_text
 from noetl.core.playbook.reading.kinds import CONNECTION_FIELDS
-from noetl.tools.postgres.failures import failed
 from noetl.tools.sql.params import Bound
 from noetl.tools.sql.request import SqlInvalid, read_statements
 from noetl.tools.sql.split import speaks_to_client

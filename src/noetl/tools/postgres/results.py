@@ -8,9 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from noetl.core.errors import Failure
-from noetl.ports.tool import Place, TableSink
-from noetl.tools.postgres.failures import (
+from noetl.clients.postgres.failures import (
     DRIVER_ERRORS,
     failed,
     statement_failure,
@@ -18,6 +16,8 @@ from noetl.tools.postgres.failures import (
     unreadable_failure,
     unsupported_failure,
 )
+from noetl.core.errors import Failure
+from noetl.ports.tool import Place, TableSink
 from noetl.tools.postgres.params import ParameterType, fitted
 from noetl.tools.postgres.request import Request
 from noetl.tools.postgres.tables.bounds import FIRST_ROWS, is_read_in_pieces

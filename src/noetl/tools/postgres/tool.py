@@ -6,15 +6,15 @@ from __future__ import annotations
 
 import asyncio
 
+from noetl.clients.postgres.failures import pg_facts
+from noetl.clients.postgres.target import credential_of
 from noetl.core.errors import Failure, ToolFailed
 from noetl.ports.tool import ToolCall, ToolResult, ToolSettings
 from noetl.tools.postgres.claims import PostgresClaims
-from noetl.tools.postgres.failures import pg_facts
 from noetl.tools.postgres.notices import notices
 from noetl.tools.postgres.pools import Pools
 from noetl.tools.postgres.request import read_request
 from noetl.tools.postgres.results import Results, run_all
-from noetl.tools.postgres.target import credential_of
 
 
 class PostgresTool(PostgresClaims):

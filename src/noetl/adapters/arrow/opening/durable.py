@@ -48,7 +48,7 @@ class DurableTables:
         index = await self._index(reference, **owner)
         if index is not None:
             return self._ranged(index, reference, **owner)
-        path = await self._fetched(reference, **owner)
+        path = await self.fetched(reference, **owner)
         try:
             return await in_thread(_from_file, path, reference, spill)
         finally:
@@ -83,7 +83,7 @@ class DurableTables:
             raise PayloadCorrupt(f"{reference.uri}: the index is of a table with {content.row_count:,} rows")
         return content
 
-    async def _fetched(self, reference: Reference, **owner: str) -> Path:
+    async def fetched(self, reference: Reference, **owner: str) -> Path:
         """The durable bytes as a file.  Nothing is made of them before the store has checked the last one."""
         path = await asyncio.to_thread(self.incoming)
         is_whole = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from threading import Lock
 
-from noetl.adapters.arrow.opening.opened import TableContent
+from noetl.adapters.arrow.opening.opened import Content
 
 Key = tuple[str, str, str]
 """Tenant, organization, digest."""
@@ -20,7 +20,7 @@ class HeldTables:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: OrderedDict[Key, TableContent] = OrderedDict()
+        self._held: OrderedDict[Key, Content] = OrderedDict()
         self._bytes = 0
         self._lock = Lock()
 
@@ -28,14 +28,14 @@ class HeldTables:
     def bytes_in_use(self) -> int:
         return self._bytes
 
-    def get(self, key: Key) -> TableContent | None:
+    def get(self, key: Key) -> Content | None:
         with self._lock:
             content = self._held.get(key)
             if content is not None:
                 self._held.move_to_end(key)
             return content
 
-    def add(self, key: Key, content: TableContent) -> None:
+    def add(self, key: Key, content: Content) -> None:
         """One that would fill most of the room alone is not worth what it would push out."""
         if content.size > self._bytes_max // 2:
             return
@@ -45,7 +45,7 @@ class HeldTables:
             self._bytes += content.size
             while self._bytes > self._bytes_max:
                 self._forget(next(iter(self._held)))
-            mapped = [one for one, held in self._held.items() if held.file is not None]
+            mapped = [one for one, held in self._held.items() if held.holds_files]
             for one in mapped[: max(len(mapped) - FILES_MAX, 0)]:
                 self._forget(one)
 

@@ -6,13 +6,45 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from noetl.adapters.arrow.rows import rows_of
 from noetl.adapters.arrow.threads import in_waiting_thread
 from noetl.ports.data.tables import MappedFile
 
 T = TypeVar("T")
+
+
+class Content(Protocol):
+    """What several open tables of one process share, wherever the rows are."""
+
+    @property
+    def schema(self) -> Any: ...
+
+    @property
+    def row_count(self) -> int: ...
+
+    @property
+    def size(self) -> int:
+        """How many bytes of memory, ours or shared, it holds."""
+        ...
+
+    @property
+    def file(self) -> MappedFile | None: ...
+
+    @property
+    def until_us(self) -> int | None: ...
+
+    @property
+    def holds_files(self) -> bool: ...
+
+    def each(self, columns: Sequence[str] | None, first: int, count: int) -> Iterator[Any]:
+        """Batches that hold some rows, cut to size."""
+        ...
+
+    def window(self, first: int, count: int) -> Iterator[Any]:
+        """The same with all columns, for a reader who will ask for the next rows, or for these again."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -37,12 +69,33 @@ class TableContent:
         self.row_count = ends[-1] if ends else 0
         self.starts = [0, *ends[:-1]]
 
+    @property
+    def holds_files(self) -> bool:
+        return self.file is not None
+
+    def each(self, columns: Sequence[str] | None, first: int, count: int) -> Iterator[Any]:
+        for batch in self.window(first, count):
+            yield batch if columns is None else batch.select(list(columns))
+
+    def window(self, first: int, count: int) -> Iterator[Any]:
+        last = min(first + count, self.row_count)
+        place = bisect_right(self.starts, first) - 1
+        while first < last:
+            batch, start = self.batches[place], self.starts[place]
+            taken = min(batch.num_rows - (first - start), last - first)
+            if taken == batch.num_rows:
+                yield batch
+            elif taken > 0:
+                yield batch.slice(first - start, taken)
+            first += taken
+            place += 1
+
 
 class OpenedTable:
     """One view of a table's content."""
 
-    def __init__(self, content: TableContent, *, tier: str, spill: Callable[[TableContent], TableContent]) -> None:
-        self._content: TableContent | None = content
+    def __init__(self, content: Content, *, tier: str, spill: Callable[[Content], Content]) -> None:
+        self._content: Content | None = content
         self._tier = tier
         self._spill = spill
 
@@ -65,14 +118,16 @@ class OpenedTable:
     def rows(self, first: int, count: int) -> list[dict[str, object]]:
         """Rows that do not exist are left out, as in a slice of a list."""
         found: list[dict[str, object]] = []
-        for batch in self._window(max(first, 0), max(count, 0)):
+        for batch in self._open().window(max(first, 0), max(count, 0)):
             found += rows_of(batch)
         return found
 
-    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    def batches(
+        self, columns: Sequence[str] | None = None, *, first: int = 0, count: int | None = None
+    ) -> Iterator[Any]:
         content = self._open()
-        for batch in content.batches:
-            yield batch if columns is None else batch.select(list(columns))
+        left = max(content.row_count - first, 0)
+        yield from content.each(columns, first, left if count is None else min(count, left))
 
     def mapped(self) -> MappedFile:
         content = self._open()
@@ -88,20 +143,7 @@ class OpenedTable:
     def close(self) -> None:
         self._content = None
 
-    def _open(self) -> TableContent:
+    def _open(self) -> Content:
         if self._content is None:
             raise ValueError("the table is closed")
         return self._content
-
-    def _window(self, first: int, count: int) -> Iterator[Any]:
-        """The batches, cut to size, that hold some rows."""
-        content = self._open()
-        last = min(first + count, content.row_count)
-        place = bisect_right(content.starts, first) - 1
-        while first < last:
-            batch, start = content.batches[place], content.starts[place]
-            taken = min(batch.num_rows - (first - start), last - first)
-            if taken > 0:
-                yield batch.slice(first - start, taken)
-            first += taken
-            place += 1

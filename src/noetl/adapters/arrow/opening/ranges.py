@@ -12,10 +12,8 @@ import json
 from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import accumulate
-from math import ceil
 from threading import Lock
 from typing import Any, overload
 
@@ -23,14 +21,13 @@ import pyarrow as pa
 from pyarrow import ipc
 
 from noetl.adapters.arrow.codec import DAMAGE, first_line
+from noetl.adapters.arrow.opening.waiting import awaited, check_thread
 from noetl.adapters.arrow.soundness import check_batch
 from noetl.core.codec import canonical_bytes
 from noetl.core.errors import PayloadCorrupt
-from noetl.core.limits import TABLE_FETCH_SECONDS_MAX
 
 HELD_BATCHES = 4
 AHEAD_BATCHES = 2
-_LOOP_CHECK_SECONDS = 1.0
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 Fetch = Callable[[int, int], Coroutine[Any, Any, bytes]]
@@ -127,8 +124,7 @@ class RangedBatches(Sequence[Any]):
             return [self[one] for one in range(*place.indices(len(self)))]
         if not 0 <= place < len(self):
             raise IndexError(place)
-        if _is_in_a_loop():
-            raise RuntimeError("a table that is elsewhere is read in a thread, so that its event loop can fetch it")
+        check_thread()
         with self._lock:
             is_scan, self._last = place == self._last + 1, place
             found = self._started(place)
@@ -148,15 +144,7 @@ class RangedBatches(Sequence[Any]):
         return found
 
     def _awaited(self, found: concurrent.futures.Future[bytes]) -> bytes:
-        """In steps: a loop that ended fetches nothing any more, and its process must be able to end too."""
-        for _ in range(ceil(TABLE_FETCH_SECONDS_MAX / _LOOP_CHECK_SECONDS)):
-            with suppress(TimeoutError):
-                return found.result(_LOOP_CHECK_SECONDS)
-            if found.done():
-                return found.result()  # done meanwhile, or its own end was a TimeoutError
-            if self._loop.is_closed():
-                raise RuntimeError(f"{self._uri}: the event loop that fetches this table has ended")
-        raise TimeoutError(f"{self._uri}: a batch was not fetched within {TABLE_FETCH_SECONDS_MAX} seconds")
+        return awaited(found, self._loop, self._uri)
 
     def _decoded(self, place: int, content: bytes) -> Any:
         _, rows, digest = self._index.parts[place]
@@ -171,11 +159,3 @@ class RangedBatches(Sequence[Any]):
         if batch.num_rows != rows:
             raise PayloadCorrupt(f"{self._uri}: batch {place} has another number of rows than the index says")
         return batch
-
-
-def _is_in_a_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -161,7 +161,8 @@ queue_out AS (
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
-    SET attempt = excluded.attempt, session_id = excluded.session_id, body = excluded.body
+    SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
+        session_id = excluded.session_id, body = excluded.body
 )
 
 -- part: queue_one
@@ -174,7 +175,8 @@ queue_out AS (
     FROM moved
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
-    SET attempt = excluded.attempt, session_id = excluded.session_id, body = excluded.body
+    SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
+        session_id = excluded.session_id, body = excluded.body
 )
 
 -- part: claims

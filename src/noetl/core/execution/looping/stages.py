@@ -168,7 +168,7 @@ def _taken(state: ExecutionState, event: Event) -> Changes | None:
     attempt = integer(event.meta["attempt"])
     if command is None or command.attempt >= attempt:
         return None
-    taken = command._replace(status=CommandStatus.CLAIMED, attempt=attempt)
+    taken = command._replace(status=CommandStatus.CLAIMED, attempt=attempt, job=None)
     return {"commands": {**state.commands, command.command_id: taken}}
 
 
@@ -200,7 +200,7 @@ def _abandoned(state: ExecutionState, event: Event) -> Changes | None:
     if frame is not None and event.meta["retry_mode"] == WHOLE_FRAME:
         # Everything runs again: what was persisted is nobody's outcome any more.
         frame = frame._replace(parts=())
-    again = command._replace(status=CommandStatus.ISSUED, frame=frame)
+    again = command._replace(status=CommandStatus.ISSUED, frame=frame, job=None)
     return {"commands": {**state.commands, command.command_id: again}}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from noetl.core.expression import CompiledValue
+from noetl.core.expression import CompiledValue, literal_value
 from noetl.core.playbook.compiled import Assignment, CompiledRule, CompiledTask
 from noetl.core.playbook.compiling.texts import Templates, target_of
 from noetl.core.playbook.document import Findings, Path
@@ -15,6 +15,8 @@ from noetl.core.playbook.programs import needs_of_program, program_of
 from noetl.core.playbook.scripts import FIELD as SCRIPT
 from noetl.core.playbook.scripts import pinned_uri, takes_script
 
+# Fields that are run as they stand: braces in them are their own.
+PROGRAM_FIELDS: Mapping[str, frozenset[str]] = {"spark": frozenset(("code",))}
 # Fields that are templates only if they parse as one: program text legitimately contains braces.
 LENIENT_FIELDS: Mapping[str, frozenset[str]] = {"python": frozenset(("code",))}
 
@@ -30,8 +32,11 @@ class WorkerCompiler:
     def _task(self, step: Step, task: Task, labels: Mapping[str, int]) -> CompiledTask:
         templates = Templates(self._findings, step, task)
         lenient = LENIENT_FIELDS.get(task.kind, frozenset())
+        programs = PROGRAM_FIELDS.get(task.kind, frozenset())
         fields = {
-            name: templates.text(
+            name: literal_value(value)
+            if name in programs and isinstance(value, str)
+            else templates.text(
                 entry_meant(value) if name in AUTH_FIELDS else value, (*task.place, name), is_program=name in lenient
             )
             for name, value in task.config.items()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from noetl.core.playbook.document import Spot
+from noetl.core.playbook.spark.fields import check_spark
 
 # Kinds of the language.  One that is not installed passes with a warning and fails with `unsupported`.
 LANGUAGE_KINDS = frozenset(
@@ -20,6 +21,13 @@ CONNECTION_FIELDS = frozenset(
     (
         *("db_host", "db_port", "db_user", "db_password", "db_name", "dsn", "connection_string", "connection"),
         *("host", "hostname", "pg_host", "port", "user", "username", "password", "database", "dbname", "sslmode"),
+    )
+)
+# What every task may have, whatever its kind.
+COMMON_KEYS = frozenset(
+    (
+        *("kind", "name", "desc", "input", "args", "auth", "spec", "set", "output", "output_select"),
+        *("timeout", "timeout_seconds", "retry"),
     )
 )
 
@@ -46,6 +54,8 @@ def check_fields(kind: str, fields: Mapping[str, object], spot: Spot) -> dict[st
         _check_python(found, spot)
     elif kind == "duckdb":
         _check_duckdb(found, spot)
+    elif kind == "spark":
+        check_spark(found, spot, COMMON_KEYS)
     elif kind == "playbook" and "payload" in found:
         spot.warn("deprecated_payload", "use input instead of payload", "payload")
         found.setdefault("input", found["payload"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from noetl.core.limits import TASKS_PER_STEP_MAX
 from noetl.core.playbook.document import Findings, Path, Spot
 from noetl.core.playbook.model import Task
-from noetl.core.playbook.reading.kinds import check_fields, read_kind
+from noetl.core.playbook.reading.kinds import COMMON_KEYS, check_fields, read_kind
 from noetl.core.playbook.reading.policy import read_policy
 from noetl.core.playbook.reading.retry import read_retry
 from noetl.core.playbook.reading.workbook import KIND as WORKBOOK
@@ -16,12 +16,6 @@ from noetl.core.playbook.reading.workbook import Entry, replaced
 from noetl.core.playbook.scripts import read_script
 from noetl.core.playbook.storage.reading import tool_hints
 
-COMMON_KEYS = frozenset(
-    (
-        *("kind", "name", "desc", "input", "args", "auth", "spec", "set", "output", "output_select"),
-        *("timeout", "timeout_seconds", "retry"),
-    )
-)
 SPEC_KEYS_KEPT = frozenset(("policy", "timeout", "result"))
 
 

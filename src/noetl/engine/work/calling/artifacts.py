@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from noetl.core.codec import parse_json
+from noetl.core.dataset import MEDIA_DATASET, is_manifest, is_tabular, manifest_from
 from noetl.core.errors import EnvelopeInvalid, Failure, PayloadCorrupt, PayloadMissing, ToolFailed
 from noetl.core.locator import payload_digest, payload_locator
 from noetl.core.reference import (
@@ -31,12 +32,14 @@ from noetl.engine.stored.reader import Reader
 from noetl.engine.stored.sources import settled
 from noetl.engine.stored.unavailable import unavailable
 from noetl.engine.work.calling.redact import Redactor
+from noetl.engine.work.calling.tables import GivenTable
 from noetl.ports.tool import Artifact
 
 _RESULTS = frozenset((MEDIA_JSON, MEDIA_PIPELINE, MEDIA_LOOP))
 # The members of what is kept of pipelines and loops, for an address that does not say what it names.
 _PIPELINE_KEYS = frozenset(("order", "results"))
 _PARTED_KEYS = frozenset(("value", "parts"))
+_MANIFEST_KEYS = frozenset(("version", "format", "arrow_schema", "schema_digest", "row_count", "partition_by", "parts"))
 # How an Arrow stream begins.
 _ARROW_MAGIC = b"\xff\xff\xff\xff"
 THREAD_BYTES_MIN = 64 * 1024
@@ -59,6 +62,9 @@ class Artifacts:
             return await self._by_reference(self._checked(reference))
         except (PayloadMissing, PayloadCorrupt) as error:
             raise ToolFailed(unavailable(error, "artifact")) from error
+
+    def table(self, reference: Mapping[str, object]) -> GivenTable:
+        return GivenTable(self._payloads, reference, **self._owner)
 
     async def keep(self, content: bytes, *, media_type: str, compression: str | None) -> dict[str, object]:
         if self._redactor.finds(content):
@@ -85,7 +91,7 @@ class Artifacts:
         return payload_locator(self._owner["tenant_id"], self._owner["organization_id"], sha256)
 
     async def _by_reference(self, reference: Reference) -> Artifact:
-        if reference.media_type == MEDIA_ARROW or is_parted(reference.media_type):
+        if is_tabular(reference.media_type) or is_parted(reference.media_type):
             return await self._with_parts(reference)
         if reference.media_type in _RESULTS and reference.compression is None:
             value = await read_result(self._payloads, reference.to_json(), **self._owner)
@@ -104,12 +110,14 @@ class Artifacts:
         """A table, or a value with tables in it: they are named and not read."""
         if reference.media_type == MEDIA_ARROW and reference.row_count is None:
             reference = await self._table(reference, await self._payloads.read(reference, **self._owner))
+        if reference.media_type == MEDIA_DATASET and reference.row_count is None:
+            reference = _dataset(reference, await self._payloads.read(reference, **self._owner))
         reader = Reader(self._payloads, **self._owner)
         value, parts = await settled(lambda: split(reader.result(reference.to_json())))
         return Artifact(
             uri=reference.uri,
             size_bytes=reference.bytes,
-            content_type=MEDIA_ARROW if () in parts else MEDIA_JSON,
+            content_type=parts[()]._reference["media_type"] if () in parts else MEDIA_JSON,
             value=value,
             parts={place: part._reference for place, part in parts.items()},
         )
@@ -160,6 +168,15 @@ def _bare(uri: str, digest: str, store: str) -> Reference:
     return Reference(kind="payload", uri=uri, sha256=digest, media_type=MEDIA_JSON, bytes=0, store=store)
 
 
+def _dataset(bare: Reference, content: bytes) -> Reference:
+    """The reference of a dataset, with what only its manifest tells."""
+    try:
+        manifest = manifest_from(content)
+    except EnvelopeInvalid as error:
+        raise PayloadCorrupt(f"{bare.uri}: {error}") from error
+    return replace(bare, row_count=manifest.row_count, schema_digest=manifest.schema_digest)
+
+
 def _media_type(content: bytes) -> str:
     if not content.startswith(b"{"):
         return MEDIA_JSON
@@ -167,6 +184,8 @@ def _media_type(content: bytes) -> str:
         document: Any = parse_json(content)
     except (ValueError, RecursionError):
         return MEDIA_JSON
+    if is_manifest(document) and set(document) == _MANIFEST_KEYS:
+        return MEDIA_DATASET
     if set(document) == _PARTED_KEYS and _are_parts(document["parts"]):
         held = _kept_media(document["value"])
         return parted_media(held) if held != MEDIA_LOOP else MEDIA_JSON

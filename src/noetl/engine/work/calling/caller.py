@@ -13,15 +13,18 @@ from noetl.core.errors import Failure, NoetlError, ToolFailed
 from noetl.core.expression import View, plain
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.keychain.secrecy import AUTH_FIELDS
+from noetl.core.playbook.spark.secrecy import REASON, SPARK, kept_texts
 from noetl.core.results.parts import parted, split
 from noetl.engine.stored.reader import Reader
 from noetl.engine.work.calling.artifacts import Artifacts
 from noetl.engine.work.calling.auth import resolve_auth
 from noetl.engine.work.calling.body_sink import PayloadBodySink
+from noetl.engine.work.calling.datasets import CallDatasets
 from noetl.engine.work.calling.redact import Redactor
 from noetl.engine.work.calling.scripts import Scripts
 from noetl.engine.work.calling.secrets import Secrets
 from noetl.engine.work.calling.tables import CallTables
+from noetl.engine.work.jobs import CommandJobs, TaskJobs
 from noetl.engine.work.logs.task_log import TaskLog
 from noetl.engine.work.parts import WorkerParts
 from noetl.ports.session import CommandMessage
@@ -45,7 +48,11 @@ class Caller:
         self._reader = Reader(parts.payloads, **owner)
         self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **owner)
         self.tables = CallTables(parts.payloads, redactor=self._redactor, **owner)
+        self.datasets = CallDatasets(parts.payloads, redactor=self._redactor, **owner)
         self.artifacts = Artifacts(parts.payloads, redactor=self._redactor, **owner)
+        self.jobs = CommandJobs(
+            parts.session, parts.payloads, message, clock=parts.clock, redactor=self._redactor, counts=parts.job_counts
+        )
 
     def opens_tables(self, kind: str) -> bool:
         """Whether a tool takes the tables of its input as tables."""
@@ -58,7 +65,10 @@ class Caller:
             message = f"tool kind {kind!r} is not available in this installation"
             raise ToolFailed(Failure(kind="unsupported", message=message))
         try:
-            result = await tool.run(await self._equipped(call))
+            equipped = await self._equipped(call)
+            if kind == SPARK:
+                self._refuse_kept_secrets(equipped)
+            result = await tool.run(equipped)
         except ToolFailed as error:
             result = ToolResult(value=error.data, failure=error.failure)
         except NoetlError:
@@ -68,6 +78,8 @@ class Caller:
         finally:
             if isinstance(call.log, TaskLog):
                 call.log.end()
+        if isinstance(call.jobs, TaskJobs):
+            call.jobs.ended(result.failure)
         if result.failure is not None and result.failure.kind == "auth":
             self.secrets.refused()
         return self._scrubbed(result)
@@ -88,6 +100,14 @@ class Caller:
                 self.secrets.learn(credential)
         fields = {name: value for name, value in call.fields.items() if name not in AUTH_FIELDS}
         return replace(call, auth=resolved, fields=fields)
+
+    def _refuse_kept_secrets(self, call: ToolCall) -> None:
+        """What a template made of a text may hold what the document did not show."""
+        script = None if call.script is None else (call.script.name, call.script.text)
+        for name, value in kept_texts(call.fields, script) if self._redactor.has_learnt else ():
+            if self._redactor.scrub(value) is not value:
+                message = f"{name} holds a secret, so the job was not run: {REASON}"
+                raise ToolFailed(Failure(kind="config", code="SPARK_SECRET", message=message))
 
     def _defect(self, kind: str, error: Exception) -> Failure:
         text = self.scrubbed("".join(traceback.format_exception(error)))
@@ -132,4 +152,5 @@ class Caller:
             failure=None if failure is None else self.scrubbed_failure(failure),
             traceback=scrub(result.traceback),
             facts=scrub(result.facts),
+            job=scrub(result.job),
         )

@@ -11,9 +11,10 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.errors import Failure, NoetlError, ToolFailed
+from noetl.core.execution.jobs.reports import recordable
 from noetl.core.execution.writes import compacted
 from noetl.core.expression import Scope
-from noetl.core.limits import FRAME_PERSIST_SECONDS, WARNINGS_MAX
+from noetl.core.limits import FRAME_PERSIST_SECONDS, JOBS_RECORDED_MAX, WARNINGS_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledStep
 from noetl.core.reference import MEDIA_FRAME, Payload, is_parted
 from noetl.core.results.parts import rooted, written
@@ -88,6 +89,7 @@ class FrameRun:
         self._writes: list[dict[str, Any]] = []
         self._variables: dict[str, object] = {}
         self._warnings: list[str] = []
+        self._jobs: list[dict[str, Any]] = []
 
     def drain(self) -> None:
         self._is_draining = True
@@ -235,6 +237,7 @@ class FrameRun:
         if run.writes:
             self._writes.extend(run.writes)
             self._apply(run.writes)
+        self._jobs = [*self._jobs, *run.jobs][-JOBS_RECORDED_MAX:]
         if ended.warnings and len(self._warnings) < WARNINGS_MAX:
             where = "" if self._is_framewise else f"item {index}: "
             self._warnings.extend(f"{where}{warning}" for warning in ended.warnings)
@@ -304,6 +307,8 @@ class FrameRun:
         warnings = exceeded(stage, wall_ms=profile["wall_ms"], size=kept.size)
         if warnings or self._warnings:
             meta["warnings"] = [*warnings, *self._warnings][:WARNINGS_MAX]
+        if self._jobs:
+            meta["jobs"] = recordable(self._jobs)
         if self._caller.scripts.fetched:
             meta["scripts"] = self._caller.fetched_scripts()
         return ended_fact(

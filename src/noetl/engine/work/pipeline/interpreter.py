@@ -11,11 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from noetl.core.credential_keys import credential_at
 from noetl.core.errors import Failure, NoetlError, TemplateFailed, ToolFailed
 from noetl.core.expression import (
     CompiledValue,
-    View,
     is_true,
     to_text,
 )
@@ -27,20 +25,21 @@ from noetl.core.limits import (
     TASK_TIMEOUT_SECONDS_DEFAULT,
     WARNINGS_MAX,
 )
-from noetl.core.playbook.compiled import Assignment, CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
+from noetl.core.playbook.compiled import CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
 from noetl.core.playbook.keychain.secrecy import reads_secrets
 from noetl.core.playbook.model import Action
 from noetl.core.playbook.programs import needs_of_program, program_of, script_template
 from noetl.core.playbook.scripts import FIELD as SCRIPT
-from noetl.core.playbook.scripts import PROGRAM_KINDS
-from noetl.core.results.parts import holds_parts, primed, rooted, written
+from noetl.core.playbook.scripts import is_program
+from noetl.core.results.parts import holds_parts, primed, rooted
 from noetl.engine.stored.sources import settled
 from noetl.engine.stored.unavailable import LOST, UNSTORED, failed_by, unstored
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, caller_of, child_request
 from noetl.engine.work.logs.task_log import TaskLog
-from noetl.engine.work.names import bound_names, plain_context, variables_of, with_open
+from noetl.engine.work.names import bound_names, plain_context, variables_of
 from noetl.engine.work.parts import WorkerParts
+from noetl.engine.work.pipeline.assigning import Assigning
 from noetl.engine.work.pipeline.given import Given, given_of
 from noetl.engine.work.pipeline.outcome import TaskOutcome
 from noetl.engine.work.pipeline.producers import Producers
@@ -101,7 +100,15 @@ class Pipeline:
         )
         self._run = run
         self._producers = Producers(step, run, self._scope, message.body)
-        self._variables = variables_of(names) if row is None else row.variables
+        self._assigning = Assigning(
+            names,
+            variables_of(names) if row is None else row.variables,
+            scope=self._scope,
+            run=run,
+            rendering=self._rendering,
+            caller=self._caller,
+            warn=self._warn,
+        )
 
     async def perform(self) -> Ended:
         self._scope.restore(self._run)
@@ -110,7 +117,7 @@ class Pipeline:
                 await self._turn(self._step.tasks[self._run.index])
         except _Stop as stop:
             self._ended.failure, self._ended.wait, self._ended.child = stop.failure, stop.wait, stop.child
-        self._ended.variables = self._variables
+        self._ended.variables = self._assigning.variables
         if self._row is None:
             self._ended.payloads = self._caller.tables.take()
         self._run.scripts |= self._caller.fetched_scripts()
@@ -138,7 +145,7 @@ class Pipeline:
         self._remember(task, outcome)
         rule = await self._matching(task, outcome)
         if rule is not None:
-            await self._assign(rule.sets, task)
+            await self._assigning.assign(rule.sets, self._where(task))
         action = self._action(task, rule, outcome)
         if action is Action.RETRY:
             assert rule is not None
@@ -148,7 +155,7 @@ class Pipeline:
             raise _Stop(outcome.failure or Failure(kind="policy", message=f"a rule of task {task.label!r} said fail"))
         if task.sets:
             self._names["output"] = self._names["outcome"] = outcome.view()
-            await self._assign(task.sets, task)
+            await self._assigning.assign(task.sets, self._where(task))
             self._names["output"] = self._names["outcome"] = outcome.output()
         if action is Action.BREAK:
             self._ended.is_broken = True
@@ -224,6 +231,8 @@ class Pipeline:
             value = self._caller.value_of(result)
             await settled(lambda: primed(value))
             failure, facts, traceback = result.failure, result.facts, result.traceback
+            if result.job is not None:
+                self._run.note_job(task.label, attempt, result.job, row=None if self._row is None else self._row.index)
         except ToolFailed as error:
             value, failure = error.data, error.failure
         except TemplateFailed as error:
@@ -262,8 +271,11 @@ class Pipeline:
     def _recordable(self, call: ToolCall) -> ToolCall:
         return replace(call, fields=self._caller.scrubbed(call.fields), input=self._caller.scrubbed(call.input))
 
+    def _where(self, task: CompiledTask) -> str:
+        return f"step {self._step.name!r}, task {task.label!r}"
+
     def _place(self, task: CompiledTask, message: str) -> str:
-        return f"step {self._step.name!r}, task {task.label!r}: {message}"
+        return f"{self._where(task)}: {message}"
 
     async def _prepare(self, task: CompiledTask) -> ToolCall:
         """Render the task's input and fields against the running context."""
@@ -284,6 +296,7 @@ class Pipeline:
             fields=fields,
             input=given.plain,
             tables=self._caller.tables,
+            datasets=self._caller.datasets,
             given_tables=given.tables,
             names=self._row.names if self._row is not None else {},
             context=None,
@@ -295,6 +308,8 @@ class Pipeline:
             label=task.label,
             sink=self._caller.sink,
             artifacts=self._caller.artifacts,
+            attempt=self._message.attempt,
+            jobs=self._caller.jobs.of(task.label, row=None if self._row is None else self._row.index),
             log=self._log_of(task),
             is_row=self._row is not None,
         )
@@ -319,7 +334,7 @@ class Pipeline:
         await self._begin()
         fields = {name: value for name, value in call.fields.items() if name != SCRIPT}
         script = await self._caller.scripts.load(call.fields.get(SCRIPT), partial(self._ask, call))
-        if task.kind not in PROGRAM_KINDS:
+        if not is_program(task.kind, script.name):
             text = await self._field(script_template(script.text), task, SCRIPT, scope)
             script = replace(script, text=to_text(text))
         return replace(call, fields=fields, script=script)
@@ -426,41 +441,6 @@ class Pipeline:
             log.end()
 
     # --- values --------------------------------------------------------------------------------------------
-
-    async def _assign(self, sets: tuple[Assignment, ...], task: CompiledTask) -> None:
-        """All values of one block are rendered before any is written."""
-        block = []
-        for assignment in sets:
-            try:
-                value = await self._rendering.render_with_parts(assignment.value, self._names)
-                block.append((assignment, self._caller.scrubbed_value(value)))
-            except TemplateFailed as error:
-                self._warn(
-                    self._place(task, f"set {'.'.join(assignment.path)}: field 'set' of task {task.label!r}: {error}")
-                )
-        parts = [one.path[0] for one, _ in block if one.scope == "ctx" and len(one.path) > 1]
-        if parts:
-            self._variables = await with_open(self._variables, parts)
-        for assignment, value in block:
-            await self._write(assignment, value)
-
-    async def _write(self, assignment: Assignment, value: object) -> None:
-        names, path = self._names, assignment.path
-        if assignment.scope == "ctx":
-            self._variables = await settled(lambda: written(self._variables, path, value))
-            self._scope.context(path[0], self._variables)
-            self._run.writes.append({"path": list(path), "v": value})
-            shaped = None if isinstance(value, View) else credential_at(value, path)
-            if shaped is not None:
-                name = ".".join(map(str, shaped))
-                self._warn(f"credential_in_context: ctx.{name} looks like a credential and is kept out of events")
-            return
-        scope = await settled(lambda: written(self._run.scopes[assignment.scope], path, value))
-        self._run.scopes[assignment.scope] = scope
-        if assignment.scope == "local":
-            self._scope.own(path[0], scope[path[0]])
-        else:
-            names[assignment.scope] = {**_mapping(names.get(assignment.scope)), **scope}
 
     async def _value(
         self,

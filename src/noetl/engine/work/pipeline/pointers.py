@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from noetl.core import limits
+from noetl.core.expression.views import Path
 from noetl.core.results.parts import Parted, StoredPart, unique
 from noetl.engine.work.pipeline.run import Run
 
 Pointer = Mapping[str, Any]
 _MEMBERS_SEARCHED_MAX = 100
 _NAMES = ("_ref", "ref")
+_NAME_CHARS_MAX = 100
 _TOLD = ("sha256", "media_type", "bytes", "row_count", "store")
 
 
@@ -36,15 +39,33 @@ def _named(value: dict[str, Any]) -> Iterator[Pointer]:
 
 
 def with_pointers(tasks: list[dict[str, object]], run: Run) -> list[dict[str, object]]:
-    """The entries about task runs; the last one of each task says where its result is stored, if it is."""
+    """The entries about task runs; the last one of each task says where its result is stored, if it is, and of a result
+    with several parts where each of them is (`parts`; `parts_more` are those that are too many to say)."""
     left = dict(run.results)
     for entry in reversed(tasks):
         label = str(entry["task"])
         if label in left:
-            found = pointers_of(left.pop(label), (run.stored.get(label) or {}).get("_ref"))
+            value = left.pop(label)
+            found = pointers_of(value, (run.stored.get(label) or {}).get("_ref"))
             if found:
-                entry["stored"] = {name: found[0][name] for name in _TOLD if found[0].get(name) is not None}
+                entry["stored"] = _told(found[0])
+            if isinstance(value, Parted) and len(value._parts) > 1:
+                parts = list(value._parts.items())
+                entry["parts"] = [
+                    {"name": _dotted(place), **_told(part._reference)}
+                    for place, part in parts[: limits.RESULT_PARTS_TOLD_MAX]
+                ]
+                if len(parts) > limits.RESULT_PARTS_TOLD_MAX:
+                    entry["parts_more"] = len(parts) - limits.RESULT_PARTS_TOLD_MAX
     return tasks
+
+
+def _told(reference: Pointer) -> dict[str, object]:
+    return {name: reference[name] for name in _TOLD if reference.get(name) is not None}
+
+
+def _dotted(place: Path) -> str:
+    return ".".join(map(str, place))[:_NAME_CHARS_MAX]
 
 
 def digests_of(reference: Pointer | None) -> tuple[object, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from noetl.core import limits
+from noetl.core.credential_keys import without_credentials
 from noetl.core.errors import Failure
 from noetl.core.expression import View
 from noetl.core.reference import Payload
@@ -42,6 +44,8 @@ class Run:
     """What was read, and which credentials were used, before a resume point."""
     returns: int = 0
     """How often it went back because something that a task had stored was gone."""
+    jobs: list[dict[str, Any]] = field(default_factory=list)
+    """What the last jobs of its tasks cost."""
     child: ChildOutcome | None = None
     """What became of the execution that the task at `index` started; it goes on with that."""
 
@@ -52,12 +56,18 @@ class Run:
         local = (value for scope in self.scopes.values() for value in scope.values())
         return any(isinstance(value, View) for value in (*self.results.values(), *written, *local))
 
+    def note_job(self, task: str, tried: int, job: Mapping[str, object], *, row: int | None) -> None:
+        """Remember what a job cost, as it may be recorded; of many only the last ones."""
+        entry: dict[str, Any] = {"task": task, "try": tried} | ({} if row is None else {"row": row})
+        shown: Any = without_credentials(dict(job))
+        self.jobs = [*self.jobs, {**shown, **entry}][-limits.JOBS_RECORDED_MAX :]
+
     def to_json(self) -> dict[str, object]:
         return {
             name: getattr(self, name)
             for name in (
                 *("index", "attempts", "order", "results", "failures", "scopes", "executed", "scripts", "stored"),
-                *("used", "returns"),
+                *("used", "returns", "jobs"),
             )
         }
 

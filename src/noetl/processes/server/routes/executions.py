@@ -160,7 +160,9 @@ class _Routes:
         if wait is not None:
             await self._service.wait_terminal(identity, timeout_seconds=timeout_s, **owner)
         held = await self._service.held(identity, **owner)
-        view = state_view(held.state, held.position)
+        # A host that only reads has no workers, and knows nothing about those of others.
+        unserved = [] if self._parts.only_reads else await self._service.unserved(held.state)
+        view = state_view(held.state, held.position, unserved)
         if held.state.is_terminal:
             view["result"] = await self._service.result(held.state)
         return answer(view)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from noetl.core.dataset import MEDIA_PARQUET
 from noetl.core.errors import RequestInvalid
 from noetl.core.limits import RESULT_COLUMNS_MAX, RESULT_PATH_CHARS_MAX, RESULTS_LISTED_MAX
 from noetl.core.reference import MEDIA_ARROW, MEDIA_JSON, Reference
@@ -112,7 +113,10 @@ class _Routes:
         reading = await self._results.find(execution_id_of(execution_id), step, **owner_of(request))
         path, names, wanted = parsed_path(query.path), query.names(), _wanted(request, query, reading)
         if wanted is Format.RAW or (query.is_all and _is_stored_so(reading, wanted)):
-            return await _stored(request, reading)
+            return await _stored(request, reading, reading.raw())
+        file = await reading.parquet(path) if wanted is Format.PARQUET and not query.is_windowed else None
+        if file is not None:
+            return await _stored(request, reading, file)
         etag = f'W/"{reading.digest(wanted, path, query.offset, query.limit, names)}"'
         headers = _headers(etag, MEDIA_TYPES[wanted])
         if is_known(request.headers.get("If-None-Match"), etag):
@@ -162,10 +166,11 @@ def _is_stored_so(reading: StepReading, wanted: Format) -> bool:
     return wanted is Format.ARROW or reference.compression is None
 
 
-async def _stored(request: Request, reading: StepReading) -> Response:
-    reference = reading.raw()
+async def _stored(request: Request, reading: StepReading, reference: Reference) -> Response:
     etag = f'"{reference.sha256}"'
     headers = {**_headers(etag, reference.media_type), "Accept-Ranges": "bytes", **_encoding(reference)}
+    if reference.media_type == MEDIA_PARQUET and reference.row_count is not None:
+        headers[TOTAL_HEADER] = str(reference.row_count)
     if is_known(request.headers.get("If-None-Match"), etag):
         return Response(status_code=304, headers=headers)
     # Ranges are about bodies, and a HEAD has none.
@@ -173,10 +178,10 @@ async def _stored(request: Request, reading: StepReading) -> Response:
     part = wanted_part(asked, request.headers.get("If-Range"), size=reference.bytes, etag=etag)
     if part is None:
         headers["Content-Length"] = str(reference.bytes)
-        return await streamed(reading.stored_bytes(0, reference.bytes), headers=headers)
+        return await streamed(reading.stored_bytes(0, reference.bytes, reference), headers=headers)
     headers["Content-Length"] = str(part.length)
     headers["Content-Range"] = f"bytes {part.first}-{part.first + part.length - 1}/{reference.bytes}"
-    return await streamed(reading.stored_bytes(part.first, part.length), headers=headers, status=206)
+    return await streamed(reading.stored_bytes(part.first, part.length, reference), headers=headers, status=206)
 
 
 def _encoding(reference: Reference) -> Mapping[str, str]:

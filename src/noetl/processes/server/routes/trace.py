@@ -38,6 +38,10 @@ class StoredView(BaseModel):
     store: str | None = None
 
 
+class PartView(StoredView):
+    name: str = Field(description="its place in the result")
+
+
 class TaskRunView(BaseModel):
     model_config = ConfigDict(extra="allow")
 
@@ -46,6 +50,8 @@ class TaskRunView(BaseModel):
     attempt: int | None = None
     error: str | None = Field(None, description="kind of the failure")
     stored: StoredView | None = Field(None, description="where the result is, if it is stored on its own")
+    parts: list[PartView] | None = Field(None, description="of a result in several parts, where each of them is")
+    parts_more: int | None = Field(None, description="how many parts there are besides these")
 
 
 class ResultNodeView(BaseModel):

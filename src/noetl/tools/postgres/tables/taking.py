@@ -10,11 +10,11 @@ from typing import Any, Self
 
 import pyarrow as pa
 
+from noetl.clients.postgres.failures import storage_failure
 from noetl.core.errors import ToolFailed
 from noetl.core.limits import POSTGRES_BATCH_BYTES, POSTGRES_BATCH_ROWS_MAX
 from noetl.ports.tool import TableSink
 from noetl.tools.patience import patiently
-from noetl.tools.postgres.failures import storage_failure
 from noetl.tools.postgres.tables.bounds import FIRST_ROWS
 from noetl.tools.postgres.tables.columns import Columns
 from noetl.tools.postgres.tables.pieces import Pieces

@@ -1,0 +1,1 @@
+"""A Spark driver: the process that holds the session and runs jobs."""

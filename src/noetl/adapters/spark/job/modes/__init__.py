@@ -1,0 +1,1 @@
+"""The ways a job's program may be written."""

@@ -1,0 +1,1 @@
+"""Spark steps against plain PySpark: both sides in one run, over the same files."""

@@ -1,0 +1,1 @@
+"""Requests to the outer world, and only to addresses that the policy admits."""

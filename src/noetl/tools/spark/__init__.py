@@ -1,0 +1,1 @@
+"""`spark`: a task as one job of Spark's, over inputs of every kind and with datasets as outputs."""
