@@ -18,20 +18,16 @@ def test_every_cell_of_the_notebook_runs() -> None:
     cells = ["".join(cell["source"]) for cell in document["cells"] if cell["cell_type"] == "code"]
     assert all(not cell.get("outputs") for cell in document["cells"]), "outputs are not for the repository"
     with cli(**QUICK_SPARK) as noetl:
-        host = noetl.spawn("up", "--foreground")
-        try:
-            assert noetl("run", str(ROOT / "examples" / "spark_join.yaml"), timeout=180).code == 0
-            done = subprocess.run(
-                [sys.executable, "-c", "\n".join(cells)],
-                capture_output=True,
-                text=True,
-                env=noetl.environment(),
-                timeout=240,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-            assert "playbook.completed" in done.stdout
-            assert "noetl://" in done.stdout.splitlines()[-1]
-        finally:
-            noetl("down")
-            host.communicate(timeout=30)
+        assert noetl("up").code == 0
+        assert noetl("run", str(ROOT / "examples" / "spark_join.yaml"), timeout=180).code == 0
+        done = subprocess.run(
+            [sys.executable, "-c", "\n".join(cells)],
+            capture_output=True,
+            text=True,
+            env=noetl.environment(),
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "playbook.completed" in done.stdout
+        assert "noetl://" in done.stdout.splitlines()[-1]

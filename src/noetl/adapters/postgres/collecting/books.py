@@ -71,7 +71,8 @@ class PostgresTurn:
         try:
             async with translated_errors():
                 await self._connection.execute(query("collection.sql", "keep_turn").text)
-        except LedgerUnavailable as error:
+        except (LedgerUnavailable, asyncpg.InternalClientError) as error:
+            # The driver itself stumbles when the server's last word arrives at the same moment.
             raise LeaseLost(
                 "the connection that says whose turn it is to collect broke: run `noetl gc` again"
             ) from error
