@@ -21,8 +21,8 @@ from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.session.http_ledger import HttpLedger
 from noetl.adapters.session.http_stream_link import ServerLink, ServerPlace
 from noetl.adapters.session.http_stream_stores import HttpPayloads
-from noetl.core.errors import Failure, HostUnavailable, PayloadMissing, ToolFailed
-from noetl.core.locator import Kind, parse
+from noetl.core.errors import Failure, HostUnavailable, LocatorInvalid, PayloadMissing, ToolFailed
+from noetl.core.locator import Kind, Locator, parse
 from noetl.core.reference import STORE_ANY, STORE_SMALL, Payload, Reference
 from noetl.core.secret import Secret
 from noetl.core.storage import FILE, Storage
@@ -126,10 +126,7 @@ class _HomeStores:
         return await store.get(reference, tenant_id=tenant_id, organization_id=organization_id)
 
     async def located(self, locator: str, path: str) -> RowsLocated:
-        named = parse(locator)
-        assert named.tenant_id is not None
-        assert named.organization_id is not None
-        owner = {"tenant_id": named.tenant_id, "organization_id": named.organization_id}
+        named, owner = _owned(locator)
         if named.kind is Kind.RESULT:
             step, execution_id = named["step"], named.number("execution_id")
             reference = await (await self.published()).result(execution_id, step, **owner)
@@ -217,10 +214,7 @@ class _ServerStores:
         return await store.get(reference, tenant_id=tenant_id, organization_id=organization_id)
 
     async def located(self, locator: str, path: str) -> RowsLocated:
-        named = parse(locator)
-        assert named.tenant_id is not None
-        assert named.organization_id is not None
-        owner = {"tenant_id": named.tenant_id, "organization_id": named.organization_id}
+        named, owner = _owned(locator)
         if named.kind is Kind.RESULT:
             reference = await self.ledger.result(named.number("execution_id"), named["step"], **owner)
         else:
@@ -229,6 +223,14 @@ class _ServerStores:
                 raise PayloadMissing(f"{locator} is not in a store of the server")
             reference = found
         return await rows_behind(_Both(self), self.large, reference, path, **owner)
+
+
+def _owned(locator: str) -> tuple[Locator, dict[str, str]]:
+    """What a locator names, and whose it is.  Raises LocatorInvalid."""
+    named = parse(locator)
+    if named.tenant_id is None or named.organization_id is None:
+        raise LocatorInvalid(f"{locator} names neither a payload nor a result: these have a tenant and an organization")
+    return named, {"tenant_id": named.tenant_id, "organization_id": named.organization_id}
 
 
 class _Both:

@@ -18,12 +18,11 @@ from noetl.core.reference import MEDIA_JSON, Payload
 from noetl.engine.payloads import Payloads
 from noetl.engine.work.calling.redact import Redactor
 from noetl.ports.clock import Clock
-from noetl.ports.data.compute import JobIntent, JobProgress
+from noetl.ports.data.compute import DRIVER_LOST, JobIntent, JobProgress
 from noetl.ports.data.counters import Sample
 from noetl.ports.session import CommandMessage, Fact, WorkerSession
 
 log = logging.getLogger("noetl.worker")
-DRIVER_LOST = "SPARK_DRIVER_LOST"
 
 
 class JobCounts:

@@ -12,6 +12,8 @@ from typing import Any, Literal, Protocol
 from noetl.core.errors import Failure
 
 Mode = Literal["sql", "code", "application"]
+DRIVER_LOST = "SPARK_DRIVER_LOST"
+"""The code of a failure: the process that ran the job is gone, and with it whatever the job had not handed over."""
 InputKind = Literal["arrow", "dataset", "source", "table", "value"]
 BROKEN_RULES = "_broken_rules"
 """The column of a quarantine that names the rules which the row breaks."""

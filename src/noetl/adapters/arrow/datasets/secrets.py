@@ -7,6 +7,7 @@ from typing import Any
 
 from pyarrow import types
 
+from noetl.adapters.arrow.keeping.scrubbing import is_text
 from noetl.adapters.arrow.soundness import children
 from noetl.core.errors import SECRET_IN_BODY, Failure, ToolFailed
 from noetl.core.limits import TABLE_BATCH_ROWS_AIM
@@ -57,15 +58,7 @@ def _has_text(kind: Any) -> bool:
 
 
 def _is_text(kind: Any) -> bool:
-    return bool(
-        types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_string_view(kind)
-        or types.is_binary(kind)
-        or types.is_large_binary(kind)
-        or types.is_binary_view(kind)
-        or types.is_fixed_size_binary(kind)
-    )
+    return is_text(kind) or bool(types.is_fixed_size_binary(kind))
 
 
 def _texts(array: Any) -> Iterator[Any]:

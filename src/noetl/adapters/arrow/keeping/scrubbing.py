@@ -64,7 +64,7 @@ class Scrubbing:
 
     def _is_found(self, array: Any) -> bool:
         kind = array.type
-        if _is_text(kind) or types.is_fixed_size_binary(kind):
+        if is_text(kind) or types.is_fixed_size_binary(kind):
             # The first buffer is the validity, the last ones hold the text, in between are offsets or views.
             return any(buffer is not None and self._finds(buffer) for buffer in array.buffers()[_first_text(kind) :])
         return any(self._is_found(child) for child in children(array))
@@ -80,7 +80,7 @@ class Scrubbing:
         if types.is_dictionary(kind):
             words = self._rebuilt(array.dictionary)
             return pa.DictionaryArray.from_arrays(array.indices, words, ordered=kind.ordered)
-        if _is_text(kind) or types.is_fixed_size_binary(kind):
+        if is_text(kind) or types.is_fixed_size_binary(kind):
             return pa.array([self._value(value, kind) for value in array.to_pylist()], type=kind)
         for is_kind, own in _NESTED:
             if is_kind(kind):
@@ -114,7 +114,8 @@ class Scrubbing:
         return {name: text for name, text in metadata.items() if not self._finds(name) and not self._finds(text)}
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Texts and bytes of any length."""
     return bool(
         types.is_string(kind)
         or types.is_large_string(kind)

@@ -17,9 +17,8 @@ from noetl.adapters.spark.driver.settings import DriverSettings
 from noetl.adapters.spark.driver.wire import Message, MessageInvalid, MessageTooLarge, framed
 from noetl.core import limits
 from noetl.core.errors import Failure
-from noetl.ports.data.compute import JobIntent, JobListener, JobOutcome, JobProgress, SparkJob
+from noetl.ports.data.compute import DRIVER_LOST, JobIntent, JobListener, JobOutcome, JobProgress, SparkJob
 
-DRIVER_LOST = "SPARK_DRIVER_LOST"
 # A driver that hears nothing of its JVM says so by itself.
 _ANSWER_SECONDS = 5.0
 _LAST_WORDS = "\nits last words:\n"
