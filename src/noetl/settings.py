@@ -30,6 +30,27 @@ from noetl.core.storage import CREDENTIAL_VARIABLES, Storage, storage_from
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ControlSettings:
+    """How processes on one ledger share the work, and how far behind it what is derived may be."""
+
+    shard_lease_seconds: float = 6.0
+    """A server that is silent for so long has lost its shards."""
+    shard_heartbeat_seconds: float = 2.0
+    projection_window_ms: int = 100
+    projection_batch_events: int = 500
+    projection_poll_ms: int = 100
+    checkpoint_interval_ms: int = 1000
+    snapshot_interval_events: int = 10_000
+    """So many events of an execution after its last snapshot, the next one is taken."""
+    background_connections: int = 4
+    """Connections for what nobody waits for."""
+    retention_days: int = 30
+    """Partitions that are older are reported as what could go."""
+    projector_metrics_host: str = "127.0.0.1"
+    projector_metrics_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting with its variable; `postgres_dsn` may hold a secret, so there is no generated repr."""
 
@@ -107,6 +128,7 @@ class Settings:
     """The folder of class archives; None is below the home."""
     spark_ui: bool = True
     java_home: Path | None = None
+    control: ControlSettings = field(default_factory=ControlSettings)
 
     def __repr__(self) -> str:
         return f"Settings(home={self.home})"
@@ -179,8 +201,28 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
         gc_grace_hours=_number(source, "NOETL_GC_GRACE_HOURS", 24, 1, 24 * 365),
         gc_ttl_days=_number(source, "NOETL_GC_TTL_DAYS", 90, 1, 36_500),
+        control=_control(source),
         **_spark(source),
     )
+
+
+def _control(source: Mapping[str, str]) -> ControlSettings:
+    found = ControlSettings(
+        shard_lease_seconds=_seconds(source, "NOETL_SHARD_LEASE_SEC", 6.0, 0.3, 3600.0),
+        shard_heartbeat_seconds=_seconds(source, "NOETL_SHARD_HEARTBEAT_SEC", 2.0, 0.1, 1200.0),
+        projection_window_ms=_number(source, "NOETL_PROJECTION_BATCH_WINDOW_MS", 100, 1, 60_000),
+        projection_batch_events=_number(source, "NOETL_PROJECTION_BATCH_SIZE", 500, 1, 100_000),
+        projection_poll_ms=_number(source, "NOETL_PROJECTION_POLL_MS", 100, 1, 60_000),
+        checkpoint_interval_ms=_number(source, "NOETL_CHECKPOINT_INTERVAL_MS", 1000, 10, 3_600_000),
+        snapshot_interval_events=_number(source, "NOETL_SNAPSHOT_INTERVAL_EVENTS", 10_000, 1, 10_000_000),
+        background_connections=_number(source, "NOETL_BG_POOL_MAX_SIZE", 4, 1, 64),
+        retention_days=_number(source, "NOETL_RETENTION_DAYS", 30, 1, 36_500),
+        projector_metrics_host=source.get("NOETL_PROJECTOR_METRICS_HOST") or "127.0.0.1",
+        projector_metrics_port=_number(source, "NOETL_PROJECTOR_METRICS_PORT", 0, 0, 65_535) or None,
+    )
+    if found.shard_lease_seconds < 2 * found.shard_heartbeat_seconds:
+        raise SettingsInvalid("NOETL_SHARD_LEASE_SEC must be at least twice NOETL_SHARD_HEARTBEAT_SEC")
+    return found
 
 
 SPARK_MEMORY_MB_MIN = 512

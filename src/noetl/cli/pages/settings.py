@@ -53,6 +53,43 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
             "folders of scripts, with colons; the default is below the home",
         ),
     },
+    "The control plane": {
+        "NOETL_SHARD_LEASE_SEC": (
+            lambda s: s.control.shard_lease_seconds,
+            "a server that is silent for so long has lost its shards",
+        ),
+        "NOETL_SHARD_HEARTBEAT_SEC": (lambda s: s.control.shard_heartbeat_seconds, "how often it renews them"),
+        "NOETL_PROJECTION_BATCH_WINDOW_MS": (
+            lambda s: s.control.projection_window_ms,
+            "how long a projector gathers events of a shard",
+        ),
+        "NOETL_PROJECTION_BATCH_SIZE": (lambda s: s.control.projection_batch_events, "events of one batch of it"),
+        "NOETL_PROJECTION_POLL_MS": (
+            lambda s: s.control.projection_poll_ms,
+            "how often it looks when nothing wakes it",
+        ),
+        "NOETL_CHECKPOINT_INTERVAL_MS": (
+            lambda s: s.control.checkpoint_interval_ms,
+            "between two checkpoints of a shard in which something happens",
+        ),
+        "NOETL_SNAPSHOT_INTERVAL_EVENTS": (
+            lambda s: s.control.snapshot_interval_events,
+            "events of an execution between two snapshots of it",
+        ),
+        "NOETL_BG_POOL_MAX_SIZE": (
+            lambda s: s.control.background_connections,
+            "connections for what nobody waits for",
+        ),
+        "NOETL_RETENTION_DAYS": (
+            lambda s: s.control.retention_days,
+            "days after which a partition of the ledger is reported as one that could go",
+        ),
+        "NOETL_PROJECTOR_METRICS_HOST": (
+            lambda s: s.control.projector_metrics_host,
+            "where a projector answers `/health` and `/metrics`",
+        ),
+        "NOETL_PROJECTOR_METRICS_PORT": (_none, "its port; without one it answers nowhere"),
+    },
     "Workers": {
         "NOETL_WORKER_SLOTS": (
             lambda s: s.worker_slots,
