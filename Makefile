@@ -9,14 +9,15 @@ STAMP  := $(VENV)/.stamp
 SERVERS := tests/servers/node_modules/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-all coverage check bench
+.PHONY: help setup demo test test-all coverage check bench fault
 
 help:
 	@echo "make demo      run a whole pipeline on this machine and show what it left"
 	@echo "make test      all tests except the long ones"
 	@echo "make test-all  all tests, and the coverage of the core"
 	@echo "make check     format, lint, types and the rules of the source tree"
-	@echo "make bench     measure latency, chains of steps, loops, appends, the data plane and Spark on this machine"
+	@echo "make fault     break everything, check what is left, write the crash matrix into docs/reliability.md"
+	@echo "make bench     measure latency, chains of steps, loops, appends, the data plane, Spark and the control plane"
 
 setup: $(STAMP) $(SERVERS)
 
@@ -57,4 +58,7 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append map http_map compile data spark --json
+	@$(BIN)/noetl bench latency chain append map http_map compile data spark control --json
+
+fault: $(STAMP)
+	@$(BIN)/python -m tests.fault.suite $(if $(SEED),--seed $(SEED))

@@ -65,6 +65,7 @@ class Settings:
     python_memory_bytes: int
     reader_connections: int
     log_level: str
+    log_format: str = "auto"
     credential_key: Secret[bytes] | None = field(default=None, compare=False)
     credential_key_file: Path | None = None
     payload_key: Secret[bytes] | None = field(default=None, compare=False)
@@ -81,6 +82,8 @@ class Settings:
     worker_token: str | None = field(default=None, compare=False)
     tokens_file: Path | None = None
     server_url: str | None = None
+    server_urls: tuple[str, ...] = ()
+    """Several servers on one ledger: the first is asked, the others when it is away."""
     session_lease_seconds: float = 3.0
     event_result_context_bytes: int = EVENT_RESULT_BYTES_MAX
     """How large the context in a worker's result may be; more is refused."""
@@ -135,6 +138,7 @@ class Settings:
 
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+LOG_FORMATS = LOG_AUTO, LOG_JSON, LOG_TEXT = ("auto", "json", "text")
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
@@ -159,6 +163,7 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         * _number(source, "NOETL_PYTHON_MEMORY_MB", PYTHON_MEMORY_BYTES_MAX // 1024**2, 64, 1024**2),
         reader_connections=_number(source, "NOETL_POSTGRES_POOL_MAX_SIZE", 8, 1, 1000),
         log_level=level,
+        log_format=_log_format(source),
         credential_key=_key(source, "NOETL_CREDENTIAL_KEY"),
         credential_key_file=_path(source, "NOETL_CREDENTIAL_KEY_FILE"),
         payload_key=_key(source, "NOETL_PAYLOAD_KEY"),
@@ -170,7 +175,6 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         token=_token(source, "NOETL_TOKEN"),
         worker_token=_token(source, "NOETL_WORKER_TOKEN"),
         tokens_file=_path(source, "NOETL_TOKENS_FILE"),
-        server_url=server_url(source.get("NOETL_SERVER_URL"), "NOETL_SERVER_URL"),
         session_lease_seconds=_seconds(source, "NOETL_SESSION_LEASE_SECONDS", 3.0, 0.3, 3600.0),
         event_result_context_bytes=_number(
             source,
@@ -202,8 +206,16 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         gc_grace_hours=_number(source, "NOETL_GC_GRACE_HOURS", 24, 1, 24 * 365),
         gc_ttl_days=_number(source, "NOETL_GC_TTL_DAYS", 90, 1, 36_500),
         control=_control(source),
+        **_servers(source),
         **_spark(source),
     )
+
+
+def _log_format(source: Mapping[str, str]) -> str:
+    found = source.get("NOETL_LOG_FORMAT", LOG_AUTO).lower()
+    if found not in LOG_FORMATS:
+        raise SettingsInvalid(f"NOETL_LOG_FORMAT must be one of {', '.join(LOG_FORMATS)}, not {found!r}")
+    return found
 
 
 def _control(source: Mapping[str, str]) -> ControlSettings:
@@ -247,6 +259,22 @@ def server_url(text: str | None, name: str) -> str | None:
         # Not quoted: somebody may have put a password into it.
         raise SettingsInvalid(f"{name} must be http://host:port or https://host:port, without path and user")
     return f"{parts.scheme}://{parts.netloc}"
+
+
+class _Servers(TypedDict):
+    server_url: str | None
+    server_urls: tuple[str, ...]
+
+
+def _servers(source: Mapping[str, str]) -> _Servers:
+    urls = server_urls(source.get("NOETL_SERVER_URL"), "NOETL_SERVER_URL")
+    return {"server_url": urls[0] if urls else None, "server_urls": urls}
+
+
+def server_urls(text: str | None, name: str) -> tuple[str, ...]:
+    """The addresses of servers on one ledger, with commas between them."""
+    found = (server_url(part.strip(), name) for part in (text or "").split(","))
+    return tuple(dict.fromkeys(url for url in found if url is not None))
 
 
 def _token(source: Mapping[str, str], variable: str) -> str | None:

@@ -50,7 +50,9 @@ EXCUSED: dict[str, dict[str, str]] = {
     "named errors": {
         "src/noetl/adapters/spark/child/jobs.py::JobThread.run": "tool boundary: a job may raise anything",
         "src/noetl/engine/work/calling/caller.py::Caller.run": "tool boundary: no defect prints what it was given",
-        "src/noetl/engine/control/decider.py::_applied": "task supervision: one execution, not the decider",
+        "src/noetl/engine/control/decider.py::supervised": "task supervision: one execution, not the decider",
+        "src/noetl/engine/projecting/folder.py::Folder._load": "task supervision: one execution, not its shard",
+        "src/noetl/engine/projecting/folder.py::_step": "task supervision: one execution, not its shard",
         "src/noetl/engine/work/frames/frame.py::FrameRun._run_row": "task supervision: a defect fails one row only",
         "src/noetl/engine/work/worker.py::Worker._guarded": "task supervision: a defect fails one command only",
         "src/noetl/processes/host/host.py::Host._main": "process entry: handed to the thread that waits",
@@ -74,6 +76,7 @@ EXCUSED: dict[str, dict[str, str]] = {
         "src/noetl/bench/ground.py": "a database of its own for every benchmark",
         "src/noetl/bench/runs.py": "the plain commits that a run is compared with",
         "src/noetl/bench/data/plane.py": "a look at the ledger that no user needs",
+        "src/noetl/bench/control/watching.py": "looks at watermarks beside the product",
     },
     "SQL from pieces": {
         "src/noetl/adapters/postgres/migrate.py::_ensure_partitions": "a partition's name and bounds are no values",

@@ -132,6 +132,10 @@ NO_PAYLOADS = {
     "timer": "names of timers, made of commands",
     "runtime": "processes",
     "execution_shard": "owners of shards",
+    "runtime_role": "who has which role",
+    "session": "sessions of workers",
+    "projector": "processes that keep projections",
+    "projection_snapshot": "states folded from events that have the same references, and dropped with their quarter",
 }
 # Names, keys and states, which are never a digest of a payload.
 PLAIN = {
@@ -140,9 +144,10 @@ PLAIN = {
         *("producer", "correlation_id", "idempotency_key", "transition_key", "command_id", "stage_id", "frame_id"),
         "checksum",
     },
-    "command": {"command_id", "tenant_id", "organization_id", "pool", "tool_kind"},
+    "command": {"command_id", "tenant_id", "organization_id", "pool", "tool_kind", "stop"},
     "catalog": {"tenant_id", "organization_id", "path", "media_type", "name"},
-    "execution": {"tenant_id", "organization_id", "path", "status", "last_step"},
+    # What is shown of a state was folded from events that have the same references.
+    "execution": {"tenant_id", "organization_id", "path", "status", "last_step", "state", "quarantine"},
     "idempotency": {"tenant_id", "organization_id", "idempotency_key"},
     # What a program prints is no reference, even if it looks like one.
     "log_chunk": {"tenant_id", "organization_id", "step", "command_id", "content"},

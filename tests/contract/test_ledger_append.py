@@ -17,6 +17,8 @@ from noetl.core.errors import (
 from noetl.core.event import Event, seal
 from noetl.core.limits import APPEND_QUEUE_EVENTS_MAX
 from noetl.core.reference import Result
+from noetl.engine import append
+from noetl.engine.append import GroupAppender
 from noetl.ports.ledger import Offer
 from tests.support.aio import asynchronous
 from tests.support.backends import Backend, OpenBackend, appender
@@ -288,6 +290,34 @@ async def test_a_full_queue_is_an_answer_and_not_a_wait(backend: OpenBackend) ->
         event = seal(b.make.initialized(execution))
         with pytest.raises(AppendOverloaded):
             await group.append(Offer(shard_id=0, events=[event] * (APPEND_QUEUE_EVENTS_MAX + 1)))
+
+
+@asynchronous
+async def test_the_bytes_and_the_age_of_what_waits_are_bounded_too(
+    backend: OpenBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with backend() as b, appender(b.ledger) as group:
+        offers = [offer(1, b.make.initialized(b.make.execution_id())) for _ in range(3)]
+        size = len(offers[0].events[0].text)
+        with monkeypatch.context() as patched:
+            patched.setattr(append, "APPEND_QUEUE_BYTES_MAX", int(1.5 * size))
+            with pytest.raises(AppendOverloaded, match="bytes"):
+                await together(group, offers[:2])
+        with monkeypatch.context() as patched:
+            # Everything that waits is too old.
+            patched.setattr(append, "APPEND_QUEUE_SECONDS_MAX", -1.0)
+            with pytest.raises(AppendOverloaded) as refused:
+                await together(group, offers[1:])
+            assert refused.value.retry_after_seconds is not None
+        for one in offers:
+            await group.append(one)
+
+
+async def together(group: GroupAppender, offers: list[Offer]) -> None:
+    """All at once; raises the first refusal when all are answered."""
+    for outcome in await asyncio.gather(*(group.append(one) for one in offers), return_exceptions=True):
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 @asynchronous

@@ -201,6 +201,13 @@ def lifecycle_samples(b: Backend, execution_id: int, *, ok: dict[str, Any]) -> l
             **c,
         ),
         e(execution_id, kinds.CANCEL_REQUESTED, kinds.CANCEL_REQUESTED_KEY, meta={"reason": "enough"}),
+        # Of a reserved execution in truth; the table makes no difference.
+        e(
+            execution_id,
+            kinds.CHECKPOINT_COMMITTED,
+            kinds.checkpoint_key(7),
+            meta={"epoch": 7, "shard": 3, "position": 9, "last_event_id": "8"},
+        ),
     ]
 
 

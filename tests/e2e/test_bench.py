@@ -46,3 +46,18 @@ def test_a_chain_through_processes_keeps_at_least_half_of_the_embedded_speed() -
         report = json.loads(done.stdout)
         assert report["name"] == "chain_remote"
         assert report["metrics"]["steps_per_s"]["ratio"] >= 0.5, report
+
+
+@pytest.mark.long
+def test_the_control_plane_is_measured_while_thousands_of_events_come() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "control", "--json", timeout=180)
+        assert done.code == 0, done.stderr
+        report = json.loads(done.stdout)
+        limits = {name: metric["limit"] for name, metric in report["metrics"].items() if metric["limit"]}
+        assert limits == {
+            "status_p99_ms": 10.0,
+            "projection_lag_p95_ms": 500.0,
+            "checkpoint_age_p99_ms": 1500.0,
+            "events_per_s": 5000.0,
+        }

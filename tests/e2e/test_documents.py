@@ -12,10 +12,14 @@ import pytest
 from noetl.cli.main import _parser
 from noetl.core.playbook.compile import compile_playbook
 from noetl.wiring.tools import tool_kinds
-from tests.support.cli import QUICK_SPARK, Cli, cli
+from tests.support.cli import QUICK_CLASSES, Cli, cli
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+# What a reader types first, with nothing running: these host themselves.
+FIRST = ("noetl demo", "noetl run examples/hello_world.yaml")
+# A driver of Spark costs many seconds; test_shapes.py runs the same file by the same command.
+SLOW = ("noetl run examples/spark_join.yaml",)
 
 
 def commands() -> list[str]:
@@ -24,22 +28,45 @@ def commands() -> list[str]:
         for language, block in re.findall(r"^```(\w*)\n(.*?)^```", document.read_text(), re.S | re.M):
             if language in ("", "sh"):
                 found += [line.split("#")[0].strip() for line in block.splitlines() if line.startswith("noetl ")]
-    assert found
-    return found
+    assert set(FIRST) <= set(found)
+    # Each once: a second time proves nothing.  `down` is the last, for everything behind it would start a host again.
+    return sorted(dict.fromkeys(found), key="noetl down".__eq__)
 
 
 @pytest.fixture(scope="module")
 def noetl() -> Iterator[Cli]:
-    with cli(**QUICK_SPARK) as command:
+    with cli(**QUICK_CLASSES) as command:
         yield command
 
 
-@pytest.mark.parametrize("line", commands())
-def test_every_noetl_command_of_the_documents_works(noetl: Cli, line: str) -> None:
-    words = shlex.split(line)[1:]
+@pytest.fixture(scope="module")
+def hosted(noetl: Cli) -> Cli:
+    """With a host, so that each line pays for one process only."""
+    assert noetl("up").code == 0
+    return noetl
+
+
+@pytest.fixture(scope="module")
+def execution_id(hosted: Cli) -> str:
+    done = hosted("run", str(ROOT / "examples" / "hello_world.yaml"), "--json")
+    return str(done.json["execution_id"])
+
+
+@pytest.mark.parametrize("line", FIRST)
+def test_what_a_reader_types_first_works_with_nothing_running(noetl: Cli, line: str) -> None:
+    done = noetl(*shlex.split(line.replace("examples/", f"{ROOT}/examples/"))[1:])
+    assert done.code == 0, done.stderr
+    assert noetl("down").stdout.strip() == "nothing was running"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [pytest.param(line, marks=[pytest.mark.long] if line in SLOW else []) for line in commands() if line not in FIRST],
+)
+def test_every_noetl_command_of_the_documents_works(hosted: Cli, execution_id: str, line: str) -> None:
+    noetl, words = hosted, shlex.split(line)[1:]
     if any("<" in word for word in words):
-        run = noetl("run", str(ROOT / "examples" / "hello_world.yaml"), "--json")
-        words = [run.json["execution_id"] if word.startswith("<") else word for word in _joined(words)]
+        words = [execution_id if word.startswith("<") else word for word in _joined(words)]
     # A path of the catalog may look like a file; only what is one is made absolute.
     words = [str(ROOT / word) if word.startswith("examples/") and (ROOT / word).exists() else word for word in words]
     done = noetl(*words)

@@ -3,6 +3,7 @@ itself does is a stand-in."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,7 +46,9 @@ def test_a_run_says_that_it_waits_for_a_pool_and_then_where_its_job_is(server: P
     spark_worker(server, "--pool", "spark")
     line = running.stderr.readline()
     assert line.split() == ["·", "start", "job", "1:", "local-1,", UI]
-    seen = server.request("GET", f"/api/executions/{execution_id}").json
+    # The run follows the ledger; what a view shows is a moment behind it unless it is asked for a position.
+    position = server.events(execution_id)[-1]["position"]
+    seen = server.request("GET", f"/api/executions/{execution_id}", min_position=position).json
     assert seen["unserved"] == []
     (job,) = seen["steps"]["start"]["running_jobs"]
     assert (job["ui"], job["application"], job["attempt"]) == (UI, "local-1", 1)
@@ -58,7 +61,7 @@ def test_a_run_says_that_it_waits_for_a_pool_and_then_where_its_job_is(server: P
     assert "claimed    start" in shown
     assert "job of task" in shown
     assert f"Spark UI {UI}" in shown
-    assert "stages 1/3" in shown or "stages 0/3" in shown
+    assert re.search(r"stages [0-3]/3", shown), shown
 
     stdout, stderr = running.communicate(timeout=60)
     assert running.returncode == 0, stderr

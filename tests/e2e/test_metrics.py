@@ -6,9 +6,12 @@ import http.client
 import json
 import signal
 import socket
+from collections.abc import Callable
 
 import pytest
 
+from noetl.processes.metrics.catalogue import METRICS, PROJECTOR, SERVER, WORKER
+from tests.support.cli import cli, wait_until
 from tests.support.prometheus import Family, parse
 from tests.support.server import Place, place, running_server
 
@@ -94,6 +97,74 @@ def test_a_server_and_a_worker_show_what_they_counted() -> None:
         # The listener must not take the signal away from the worker.
         worker.signal(signal.SIGTERM)
         assert worker.wait() == 0
+
+
+def of_role(role: str) -> set[str]:
+    return {name for name, described in METRICS.items() if role in described.roles}
+
+
+def complete(role: str, scrape: Callable[[], dict[str, Family]]) -> dict[str, Family]:
+    """What a process shows as soon as it shows all that its role must."""
+    wait_until(lambda: scrape().keys() >= of_role(role), seconds=20, what=f"{of_role(role) - scrape().keys()} is shown")
+    found = scrape()
+    assert found.keys() <= METRICS.keys()
+    for name, family in found.items():
+        assert (family.kind, family.meaning) == (METRICS[name].kind, METRICS[name].meaning)
+    return found
+
+
+def test_every_process_shows_every_metric_of_its_role() -> None:
+    worker_port, projector_port = free_port(), free_port()
+    with running_server(workers=0) as server:
+        server.start("projector", NOETL_PROJECTOR_METRICS_PORT=str(projector_port))
+        server.start_worker(NOETL_WORKER_METRICS_PORT=str(worker_port))
+        told = server.finish(server.submit(PLAYBOOK))
+        assert told["status"] == "COMPLETED", (told["error"], server.logs())
+
+        shown = complete(SERVER, lambda: server_metrics(server))
+        owners = shown["noetl_shard_owner"].samples
+        assert len(owners) == 16
+        assert set(owners.values()) == {1}
+        assert all({name for name, _ in labels} == {"shard", "instance"} for _, labels in owners)
+        assert shown["noetl_shards_owned"].value() == 16
+        assert shown["noetl_commits_total"].value() > 3
+        assert shown["noetl_commit_events_total"].value() >= len(server.events(told["execution_id"]))
+        assert shown["noetl_inputs_waiting"].value() == 0
+        assert (shown["noetl_sessions"].value(), shown["noetl_timers_due"].value()) == (1, 0)
+        slots = shown["noetl_session_slots"]
+        assert slots.value(pool="default", state="all") == slots.value(pool="default", state="free") == 16
+        assert shown["noetl_process_resident_bytes"].value() > 10_000_000
+        # The one server has every role, so it shows the age of checkpoints too.
+        ages = shown["noetl_checkpoint_age_ms"].samples
+        assert {dict(labels)["shard"] for _, labels in ages} == {str(shard) for shard in range(16)}
+
+        worker = complete(WORKER, lambda: parse(asked(worker_port, "/metrics")[2]))
+        assert "tier" in {name for _, labels in worker["noetl_reference_resolve_ms"].samples for name, _ in labels}
+        projector = complete(PROJECTOR, lambda: parse(asked(projector_port, "/metrics")[2]))
+        wait_until(
+            lambda: len(parse(asked(projector_port, "/metrics")[2])["noetl_projection_lag_ms"].samples) == 16,
+            seconds=20,
+            what="the projector has all shards",
+        )
+        assert projector["noetl_process_info"].value(role="projector") == 1
+
+
+def test_what_waits_is_shown_by_pool() -> None:
+    with running_server(workers=0) as server:
+        server.submit(PLAYBOOK)
+        wait_until(lambda: "noetl_queue_commands" in server_metrics(server), seconds=10, what="the queue is shown")
+        shown = server_metrics(server)["noetl_queue_commands"]
+        assert (shown.value(pool="default", state="waiting"), shown.value(pool="default", state="held")) == (1, 0)
+
+
+def test_an_embedded_host_shows_what_a_server_and_a_projector_do() -> None:
+    with cli(NOETL_PORT="0") as noetl:
+        up = noetl("up", "--tcp")
+        assert up.code == 0, up.stderr
+        home = Place(noetl.home, noetl.environment(), url=up.stdout.split()[-1])
+        shown = complete(SERVER, lambda: server_metrics(home))
+        assert shown.keys() >= of_role(PROJECTOR)
+        assert shown["noetl_process_info"].value(role="host") == 1
 
 
 def test_metrics_of_a_server_need_a_token_and_those_of_a_worker_are_off() -> None:

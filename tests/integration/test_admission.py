@@ -10,9 +10,9 @@ import pytest
 from noetl.core import kinds
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
-from noetl.processes.server.views import state_view
+from noetl.core.execution.view.document import execution_view
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Told, running_engine
 
 # Too many rows for an event: only a worker can look into them.
@@ -21,7 +21,7 @@ ROWS = """{kind: python, code: 'result = {"rows": [{"n": i, "text": "x" * 50} fo
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 def decided(told: Told, step: str) -> dict[str, Any]:
@@ -72,7 +72,7 @@ async def test_steps_are_admitted_denied_and_guarded_and_branches_still_meet(add
     assert decided(told, "guarded")["reason"] == "guard"
     assert told.state.skipped_steps == {"denied": 1, "guarded": 1}
     assert fold_all(told.events) == told.state
-    shown = {name: view["status"] for name, view in state_view(told.state, 1)["steps"].items()}
+    shown = {name: view["status"] for name, view in execution_view(told.state)["steps"].items()}
     assert shown == {
         "start": "completed",
         "denied": "skipped",

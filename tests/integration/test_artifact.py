@@ -25,7 +25,7 @@ from noetl.settings import read_settings
 from noetl.tools.artifact import contents
 from noetl.tools.artifact.tool import ArtifactTool
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import running_engine
 
 OWNER = {"tenant_id": "acme", "organization_id": "sales"}
@@ -33,7 +33,7 @@ OWNER = {"tenant_id": "acme", "organization_id": "sales"}
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 class Bench:

@@ -10,7 +10,7 @@ import pytest
 from noetl.core.expression import forget_templates, parse_count
 from noetl.engine.executions import StartRequest
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, Running, running_engine
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -18,7 +18,7 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 async def run(engine: Running, text: str) -> None:

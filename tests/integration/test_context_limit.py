@@ -12,7 +12,7 @@ from noetl.core.limits import EVENT_RESULT_BYTES_MAX
 from noetl.engine.control.facts import check_context
 from noetl.ports.session import Fact
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import completed, running_engine
 
 BODY = """
@@ -30,7 +30,7 @@ BODY = """
 
 @pytest.fixture
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous

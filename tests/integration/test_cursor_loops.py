@@ -15,7 +15,7 @@ from noetl.core import kinds
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, Running, Told, _Owner, running_engine
 from tests.support.work import CLAIM, CREDENTIAL, Work, claim_references, committed_rows, work_database
 
@@ -38,7 +38,7 @@ TOOLS = {"row": ROW_TOOL, "frame": FRAME_TOOL}
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @pytest.fixture(scope="module")

@@ -11,13 +11,13 @@ from noetl.core.execution.state import Status
 from noetl.core.reference import MEDIA_PARTED
 from noetl.engine.leftovers import Leftovers
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import completed, running_engine
 
 
 @pytest.fixture
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous

@@ -13,7 +13,7 @@ from noetl.core.errors import ExecutionClosed, ExecutionUnknown
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import CommandStatus, ExecutionState, Status
 from tests.support.aio import asynchronous
-from tests.support.databases import connected, empty_database
+from tests.support.databases import connected, fresh_database
 from tests.support.engine import Running, Told, running_engine
 
 SLOTS = 16
@@ -35,7 +35,7 @@ def sleeper(name: str = "start") -> str:
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 async def appears(file: Path) -> int:

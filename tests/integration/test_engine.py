@@ -13,14 +13,14 @@ from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from noetl.core.expression import parse_count
 from tests.support.aio import asynchronous
-from tests.support.databases import connected, empty_database
+from tests.support.databases import connected, fresh_database
 from tests.support.engine import running_engine
 from tests.support.logs import log_lines
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous
@@ -334,7 +334,7 @@ async def test_more_branches_than_slots_all_run_once(address: str, tmp_path: Pat
 
 @asynchronous
 async def test_a_restored_or_promoted_database_begins_a_new_incarnation(tmp_path: Path) -> None:
-    address = await asyncio.to_thread(empty_database)
+    address = await asyncio.to_thread(fresh_database)
     async with running_engine(address, tmp_path) as engine:
         first = await engine.engine.ledger.incarnation()
     async with running_engine(address, tmp_path) as engine:

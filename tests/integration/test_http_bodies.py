@@ -12,7 +12,7 @@ from noetl.core.limits import HTTP_BODY_BYTES_IN_MEMORY_MAX
 from noetl.core.reference import reference_from_json
 from noetl.processes.server.owners import Owner
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, running_engine
 from tests.support.web import web_server
 
@@ -22,7 +22,7 @@ CHUNKS = HTTP_BODY_BYTES_IN_MEMORY_MAX // len(CHUNK) + 3
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 async def large(request: web.BaseRequest) -> web.StreamResponse:

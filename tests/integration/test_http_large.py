@@ -63,7 +63,9 @@ async def asked(store: Store, chunks: Iterator[bytes], header: str = "applicatio
         return response
 
     async with web_server(handler) as port, http_tool() as tool:
-        return await tool.run(http_call(f"http://127.0.0.1:{port}/", sink=store.sink, **fields))
+        # Not a matter of time: under a busy processor so much text takes its while.
+        call = http_call(f"http://127.0.0.1:{port}/", **{"sink": store.sink, "timeout_seconds": 120.0, **fields})
+        return await tool.run(call)
 
 
 def rows(count: int) -> Iterator[bytes]:

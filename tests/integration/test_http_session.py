@@ -18,12 +18,13 @@ from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.adapters.memory.queue import MemoryQueue
+from noetl.adapters.session import http_stream_facts
 from noetl.adapters.session.http_stream import HttpSession, WorkerProfile
 from noetl.adapters.session.http_stream_link import Refused, ServerLink, ServerPlace
 from noetl.adapters.system.clock import SystemClock
 from noetl.core import kinds
 from noetl.core.codec import sha256_hex
-from noetl.core.errors import EnvelopeInvalid, ExecutionClosed, LeaseLost, NoetlError
+from noetl.core.errors import EnvelopeInvalid, ExecutionClosed, LeaseLost, LedgerUnavailable, NoetlError
 from noetl.core.reference import Result
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.payloads import Payloads
@@ -31,6 +32,7 @@ from noetl.engine.sessions.keeper import Keeper
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, Stop
 from noetl.processes.server import problems
 from noetl.processes.server.auth import Doorkeeper, Tokens
+from noetl.processes.server.load.admission import OTHER, Admission
 from noetl.processes.server.owners import Owner
 from noetl.processes.server.parts import WorkParts
 from noetl.processes.server.routes import sessions as routes
@@ -48,6 +50,7 @@ class Control:
 
     told: list[Fact] = field(default_factory=list)
     refusals: dict[str, NoetlError] = field(default_factory=dict)
+    seconds: float = 0.01
     together: list[int] = field(default_factory=list)
     _turn: list[Fact] = field(default_factory=list)
 
@@ -55,7 +58,7 @@ class Control:
         self._turn.append(fact)
         if len(self._turn) == 1:
             asyncio.get_running_loop().call_soon(self._end_turn)
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.seconds)
         if fact.command_id in self.refusals:
             raise self.refusals[fact.command_id]
         self.told.append(fact)
@@ -117,6 +120,7 @@ class Scene:
     keeper: Keeper
     network: Network
     worker: HttpSession
+    admission: Admission
     ids: Any = field(default_factory=lambda: itertools.count(1))
 
     def command(self, name: str, *, attempt: int = 1) -> CommandMessage:
@@ -163,8 +167,9 @@ async def scene(*, slots: int = 100, token: str = TOKEN) -> AsyncIterator[Scene]
         object.__setattr__(work, name, value)
     install(app, routes.router(work).routes, WORKER)
     tokens = Tokens([Grant(sha256=sha256_hex(TOKEN.encode()), scopes=frozenset({WORKER}))])
+    admission = Admission(app)
     door = Doorkeeper(
-        app, identify=lambda sent: tokens.identity(sent or b""), owner=Owner("t", "o"), open_paths=frozenset()
+        admission, identify=lambda sent: tokens.identity(sent or b""), owner=Owner("t", "o"), open_paths=frozenset()
     )
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -179,7 +184,7 @@ async def scene(*, slots: int = 100, token: str = TOKEN) -> AsyncIterator[Scene]
                 worker = HttpSession(link, profile)
                 async with asyncio.TaskGroup() as group:
                     running = group.create_task(worker.run())
-                    yield Scene(control, sessions, keeper, network, worker)
+                    yield Scene(control, sessions, keeper, network, worker, admission)
                     running.cancel()
         finally:
             network.is_cut = True
@@ -346,3 +351,67 @@ async def test_a_wrong_token_ends_a_worker_that_never_had_a_session() -> None:
         found = found.exceptions[0]  # type: ignore[assignment]
     assert isinstance(found, Refused)
     assert "unauthorized" in str(found)
+
+
+@asynchronous
+async def test_a_worker_whose_facts_are_refused_for_now_takes_half_and_says_them_again() -> None:
+    async with scene(slots=4) as s:
+        session_id = await s.registered()
+        sent = [s.command(f"c{n}#1") for n in range(3)]
+        for _ in sent:
+            await s.worker.next_command()
+        room = s.admission.rooms[OTHER]
+        usual, room.requests_max = room.requests_max, 1
+        ticket = room.enter(0, now=0.0)
+        reporting = asyncio.ensure_future(s.worker.report(done(sent[0])))
+        await until(lambda: s.sessions.connected[session_id].slots == 2)
+        assert not reporting.done()
+        assert s.sessions.reserve() is None, "it holds more than it wants now"
+        assert dict(concurrency(s.worker)) == {"noetl_worker_concurrency": 2, "noetl_worker_slowed_total": 1}
+        room.requests_max = usual
+        room.leave(ticket, 0, now=0.0)
+        await reporting
+        assert [fact.command_id for fact in s.control.told] == ["c0#1"]
+        assert await s.registered() == session_id, "load is no reason to lose a session"
+        await until(lambda: s.sessions.connected[session_id].slots == 4)
+
+
+@asynchronous
+async def test_slow_commits_halve_the_slots_once_for_all_that_was_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_stream_facts, "SLOW_SECONDS", 0.05)
+    async with scene(slots=8) as s:
+        session_id = await s.registered()
+        sent = [s.command(f"c{n}#1") for n in range(8)]
+        for _ in sent:
+            await s.worker.next_command()
+        s.control.seconds = 0.1
+        await asyncio.gather(*(s.worker.report(done(message)) for message in sent))
+        assert dict(concurrency(s.worker))["noetl_worker_slowed_total"] == 1
+        await until(lambda: s.sessions.connected[session_id].slots == 4)
+
+
+@asynchronous
+async def test_a_fact_that_is_refused_for_now_is_told_again_until_it_is_recorded() -> None:
+    async with scene() as s:
+        await s.registered()
+        one, two = s.command("one#1"), s.command("two#1")
+        for _ in range(2):
+            await s.worker.next_command()
+        s.control.refusals = {"one#1": LedgerUnavailable("away")}
+        reporting = [asyncio.ensure_future(s.worker.report(done(message))) for message in (one, two)]
+        await reporting[1]
+        await asyncio.sleep(0.1)
+        assert not reporting[0].done()
+        s.control.refusals.clear()
+        await reporting[0]
+        assert sorted(fact.command_id for fact in s.control.told) == ["one#1", "two#1"]
+
+
+def concurrency(worker: HttpSession) -> list[tuple[str, float]]:
+    return [(name, value) for name, _, value in worker.samples()]
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)

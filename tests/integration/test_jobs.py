@@ -12,9 +12,9 @@ import pytest
 from noetl.core import kinds
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import CommandStatus, ExecutionState, Status
-from noetl.processes.server.views import state_view
+from noetl.core.execution.view.document import execution_view
 from tests.support.aio import asynchronous
-from tests.support.databases import connected, empty_database
+from tests.support.databases import connected, fresh_database
 from tests.support.engine import Told, completed, running_engine
 from tests.support.jobs import STAGES, TASKS, UI, StandIn, job_step
 from tests.support.replay import decided_again
@@ -22,7 +22,7 @@ from tests.support.replay import decided_again
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 def has_job(state: ExecutionState) -> bool:
@@ -42,7 +42,7 @@ async def test_a_job_is_on_the_run_before_it_begins_while_it_runs_and_after_it(a
     async with running_engine(address, tmp_path, tools={"spark": StandIn()}) as engine:
         execution_id = await engine.start(job_step(seconds=1.5))
         state = await engine.until(execution_id, has_progress)
-        view = state_view(state, 1)["steps"]["start"]
+        view = execution_view(state)["steps"]["start"]
         told = await engine.finish(execution_id)
         playbook = await engine.engine.playbooks.pinned(
             told.state.playbook, tenant_id="default", organization_id="default"
@@ -64,10 +64,10 @@ async def test_a_job_is_on_the_run_before_it_begins_while_it_runs_and_after_it(a
     (intent,), (ended,) = told.of_type(kinds.JOB_INTENDED), told.of_type(kinds.COMMAND_COMPLETED)
     assert intent.meta["conf"] == {"spark.app.name": "start"}
     assert intent.meta["task"] == ended.meta["jobs"][0]["task"]  # type: ignore[index]
-    (job,) = state_view(told.state, 1)["steps"]["start"]["jobs"]
+    (job,) = execution_view(told.state)["steps"]["start"]["jobs"]
     assert (job["rows_read"], job["try"], len(job["expect"])) == (1_000_000, 1, 2)
     assert job["spark.password"] != "no job says this"
-    assert "running_jobs" not in state_view(told.state, 1)["steps"]["start"]
+    assert "running_jobs" not in execution_view(told.state)["steps"]["start"]
     assert completed(told) == {"attempt": 1}
     assert fold_all(told.events) == told.state
     assert decided_again(told.events, playbook)
@@ -173,11 +173,11 @@ async def test_a_step_that_nobody_serves_says_so_and_begins_when_somebody_comes(
             "message": "no worker of pool 'spark' is connected: start one with `noetl worker --pool spark`",
         }
         async with asyncio.TaskGroup() as group:
-            other = group.create_task(engine.engine._worker("default", 2).run())
+            other = group.create_task((await engine.engine._worker("default", 2)).run())
             await asyncio.sleep(0.3)
             assert not (await engine.state(execution_id)).is_terminal, "a worker of another pool takes nothing of it"
             assert len(await service.unserved(await engine.state(execution_id))) == 1
-            mine = group.create_task(engine.engine._worker("spark", 1).run())
+            mine = group.create_task((await engine.engine._worker("spark", 1)).run())
             told = await engine.finish(execution_id)
             assert await service.unserved(told.state) == []
             other.cancel()
@@ -197,11 +197,11 @@ async def test_a_row_in_a_pool_that_is_not_its_own_moves_and_nobody_waits_behind
             # As somebody queued it who knew of one pool only.
             await connection.execute("UPDATE noetl.command SET pool = 'default' WHERE execution_id = $1", execution_id)
         async with asyncio.TaskGroup() as group:
-            other = group.create_task(engine.engine._worker("default", 1).run())
+            other = group.create_task((await engine.engine._worker("default", 1)).run())
             assert (await engine.run(body)).state.status is Status.COMPLETED
             (row,) = await engine.engine.queue.commands_of(execution_id)
             assert (row.pool, row.session_id) == ("spark", None)
-            mine = group.create_task(engine.engine._worker("spark", 1).run())
+            mine = group.create_task((await engine.engine._worker("spark", 1)).run())
             assert (await engine.finish(execution_id)).state.status is Status.COMPLETED
             other.cancel()
             mine.cancel()

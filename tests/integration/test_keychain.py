@@ -16,7 +16,7 @@ from noetl.core.event import envelope
 from noetl.core.reference import reference_from_json
 from noetl.processes.server.owners import Owner
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, Running, Told, running_engine
 from tests.support.web import web_server
 
@@ -26,7 +26,7 @@ TOKEN = "canary/token+9ab3"
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 class Partner:

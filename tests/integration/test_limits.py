@@ -8,13 +8,13 @@ import pytest
 
 from noetl.engine.work.pipeline import interpreter, rendering
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import running_engine
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous

@@ -16,7 +16,7 @@ from noetl.core.execution.state import Status
 from noetl.engine.logs import Cursor, LogQuery, cursor_of
 from noetl.processes.server.owners import Owner
 from tests.support.aio import asynchronous
-from tests.support.databases import connected, empty_database
+from tests.support.databases import connected, fresh_database
 from tests.support.engine import OWNER, Running, completed, running_engine
 from tests.support.logs import log_lines
 
@@ -25,7 +25,7 @@ SECRET = "canary/logs&71f0=Zq"
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 async def page_of(running: Running, execution_id: int, *, wait: float = 0.0, **query: Any) -> Any:

@@ -15,7 +15,7 @@ from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Running, Told, running_engine
 
 MODES = {
@@ -44,7 +44,7 @@ BEST_EFFORT = """
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 def playbook(tool: str, *, spec: str, rows: str = '"{{ range(workload.n) | list }}"', after: str = "") -> str:

@@ -17,13 +17,13 @@ from noetl.core.event import Event
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Told, running_engine
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 JOURNAL = """

@@ -15,7 +15,7 @@ from noetl.core.errors import REFERENCE_NOT_AVAILABLE, StoreRefused
 from noetl.core.execution.state import Status
 from noetl.core.limits import HTTP_BODY_BYTES_IN_MEMORY_MAX, REFERENCE_RETURNS_MAX
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Told, completed, running_engine
 from tests.support.web import web_server
 
@@ -26,7 +26,7 @@ HARMS = {"gone": "path.unlink()", "corrupt": "path.write_bytes(path.read_bytes()
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 class Source:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import completed, running_engine
 
 ALLOWED = {"NOETL_ENV_ALLOW": "REGION, ABSENT", "REGION": "eu", "SECRET": "no"}
@@ -29,7 +29,7 @@ workflow:
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous

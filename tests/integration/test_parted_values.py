@@ -13,7 +13,7 @@ import pytest
 
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Running, completed, running_engine
 
 TABLE = "import pyarrow as pa; result = {'t': pa.table({'a': [1, 2, 3]}), 'n': 1}"
@@ -82,7 +82,7 @@ def _without_ids(value: Any) -> Any:
 @pytest.mark.parametrize("name", CASES)
 @asynchronous
 async def test_a_table_is_what_its_rows_would_be(tmp_path: Path, name: str) -> None:
-    address = await asyncio.to_thread(empty_database)
+    address = await asyncio.to_thread(fresh_database)
     found = []
     async with running(tmp_path, address) as engine:
         for code in (PLAIN, TABLE):
@@ -111,7 +111,7 @@ async def test_a_large_plain_result_has_rules_writes_and_tasks_behind_it(tmp_pat
       - step: end
         tool: {kind: noop, result: "{{ s.l }}"}
     """
-    async with running(tmp_path, await asyncio.to_thread(empty_database)) as engine:
+    async with running(tmp_path, await asyncio.to_thread(fresh_database)) as engine:
         assert completed(await engine.run(body)) == [60_000, 59_999, True]
 
 
@@ -121,9 +121,9 @@ async def test_a_row_that_fails_takes_nothing_from_its_neighbours(tmp_path: Path
     workflow:
       - step: e
         loop:
-          in: "{{ range(300) | list }}"
+          in: "{{ range(100) | list }}"
           iterator: n
-          spec: {mode: parallel, max_in_flight: 60, frame: {max_rows: 300}}
+          spec: {mode: parallel, max_in_flight: 20, frame: {max_rows: 100}}
         spec: {policy: {failure: {mode: best_effort}}}
         tool:
           kind: python
@@ -133,10 +133,10 @@ async def test_a_row_that_fails_takes_nothing_from_its_neighbours(tmp_path: Path
             if n % 2: raise ValueError('odd')
             result = {'t': pa.table({'a': list(range(n, n + 500))}), 'n': n}
     """
-    async with running(tmp_path, await asyncio.to_thread(empty_database)) as engine:
+    async with running(tmp_path, await asyncio.to_thread(fresh_database)) as engine:
         told = await engine.run(body)
         result: Any = told.result
-    assert result["stats"] == {"total": 300, "success": 150, "failed": 150}
+    assert result["stats"] == {"total": 100, "success": 50, "failed": 50}
 
 
 @pytest.mark.parametrize(("key", "written"), [("None", "null"), ("True", "true"), ("3", "3")])
@@ -150,7 +150,7 @@ async def test_keys_above_a_table_are_those_of_json(tmp_path: Path, key: str, wr
       - step: end
         tool: {{kind: noop, result: "{{{{ s }}}}"}}
     """
-    async with running(tmp_path, await asyncio.to_thread(empty_database)) as engine:
+    async with running(tmp_path, await asyncio.to_thread(fresh_database)) as engine:
         assert completed(await engine.run(body)) == {written: [{"a": 1}]}
 
 
@@ -161,7 +161,7 @@ async def test_a_table_in_a_list_is_refused(tmp_path: Path) -> None:
       - step: s
         tool: {kind: python, code: "import pyarrow as pa; result = [pa.table({'a': [1]})]"}
     """
-    async with running(tmp_path, await asyncio.to_thread(empty_database)) as engine:
+    async with running(tmp_path, await asyncio.to_thread(fresh_database)) as engine:
         told = await engine.run(body)
     assert told.state.status is Status.FAILED
     assert "a table must be the whole result, or stand in mappings" in str(told.state.failure)
@@ -176,6 +176,6 @@ async def test_what_only_looks_like_a_parted_document_is_given_back_as_it_is(tmp
           - p: {kind: artifact, action: put, data: {value: 1, parts: [[1, 2, 3]]}}
           - g: {kind: artifact, action: get, result_ref: "{{ p.uri }}"}
     """
-    async with running(tmp_path, await asyncio.to_thread(empty_database)) as engine:
+    async with running(tmp_path, await asyncio.to_thread(fresh_database)) as engine:
         found = completed(await engine.run(body))
     assert found["g"]["data"] == {"value": 1, "parts": [[1, 2, 3]]}

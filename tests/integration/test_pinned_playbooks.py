@@ -14,7 +14,7 @@ from noetl.core.errors import RequestInvalid
 from noetl.core.execution.evolve import fold_all
 from noetl.engine.executions import Origin, StartRequest
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import HEAD, OWNER, Running, Told, _Owner, running_engine
 
 
@@ -31,7 +31,7 @@ while not pathlib.Path(gate).exists():
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 def versions_of(told: Told) -> list[int]:

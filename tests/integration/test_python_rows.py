@@ -89,7 +89,7 @@ def test_every_row_has_its_own_outcome(runner: Callable[[Any], Any]) -> None:
         stats = pool.stats()
         assert (stats.tasks_total, stats.waiting) == (5_000, 0)
         assert stats.requests_total < 2_500  # they went down together
-        assert stats.forked_total < 20  # and not to a child for each that was under way
+        assert stats.forked_total < 50  # and not to a child for each that was under way
 
     with_pool(test, runner=runner)
 

@@ -13,7 +13,7 @@ from noetl.core import kinds
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import Told, running_engine
 from tests.support.thresholds import USUAL, ZERO, thresholds
 from tests.support.web import web_server
@@ -21,7 +21,7 @@ from tests.support.web import web_server
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 def asked(told: Told) -> list[object]:

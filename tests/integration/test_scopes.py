@@ -9,13 +9,13 @@ import pytest
 
 from noetl.core import kinds
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import completed, running_engine
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @asynchronous

@@ -18,7 +18,7 @@ from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import Status
 from noetl.core.reference import reference_from_json
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, Told, _Owner, running_engine
 from tests.support.postgres import shared_server
 from tests.support.web import web_server
@@ -28,7 +28,7 @@ MAIN = "def main(n, who='nobody'):\n    return {'n': n + 1, 'who': who, 'file': 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from noetl.adapters.spark.job import parquet
 from noetl.adapters.spark.job.modes.statements import statements
 from noetl.adapters.spark.types import plan_of, schema_from_text, schema_text
 from noetl.ports.data.compute import JobInput, JobOutput
@@ -29,16 +30,19 @@ def test_an_arrow_table_becomes_a_view_and_its_rows_come_back_with_their_types(t
     assert found.columns == ("id", "day")
 
 
-def test_a_large_table_is_laid_out_in_several_files_with_every_row_once(tmp_path: Path) -> None:
-    numbers = pa.table({"id": pa.array(range(3_000_000), pa.int64())})
-    path, offset, length = arrow_file(tmp_path / "in.arrow", numbers, chunk=70_001)
+def test_a_large_table_is_laid_out_in_several_files_with_every_row_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_FILE_BYTES_MIN", parquet._FILE_BYTES_MIN // 64)
+    numbers = pa.table({"id": pa.array(range(40_000), pa.int64())})
+    path, offset, length = arrow_file(tmp_path / "in.arrow", numbers, chunk=1_001)
     given = JobInput(name="t", kind="arrow", path=path, offset=offset, length=length)
     job = job_of(tmp_path, "SELECT count(*) AS n, count(DISTINCT id) AS d, sum(id) AS s FROM t", inputs=(given,))
     outcome = succeeded(job)
-    assert rows_of(dataset(outcome)) == [{"n": 3_000_000, "d": 3_000_000, "s": 2_999_999 * 1_500_000}]
+    assert rows_of(dataset(outcome)) == [{"n": 40_000, "d": 40_000, "s": 39_999 * 20_000}]
     files = sorted((job.folder / "inputs").rglob("*.parquet"))
     assert len(files) == 2
-    assert sum(pq.read_metadata(file).num_rows for file in files) == 3_000_000
+    assert sum(pq.read_metadata(file).num_rows for file in files) == 40_000
 
 
 def test_a_table_without_rows_is_a_view_too(tmp_path: Path) -> None:

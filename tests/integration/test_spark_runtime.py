@@ -166,6 +166,19 @@ def test_workers_are_this_python_forked_from_our_daemon() -> None:
     assert facts["archives"] == facts["ours"] == ""
 
 
+def nulled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, one.type) for one in batch], batch.schema.names)
+
+
+def test_a_null_from_python_where_a_schema_has_none_is_an_error_and_no_number() -> None:
+    frame = shared_session().range(3)
+    assert not frame.schema["id"].nullable
+    with pytest.raises(Py4JJavaError, match="Value at index is null"):
+        frame.mapInArrow(nulled, frame.schema).collect()
+    assert [row["id"] for row in frame.mapInArrow(nulled, "id long").collect()] == [None, None, None]
+
+
 def test_spark_is_stopped_by_a_setting_that_it_refuses_and_leaves_nothing(tmp_path: Path) -> None:
     code = f"""
 from pathlib import Path

@@ -140,6 +140,22 @@ def test_a_notebook_saves_rows_and_gets_their_locator(tmp_path: Path) -> None:
     assert figures.source_ratio > 0
 
 
+def nulled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield pa.RecordBatch.from_arrays([pa.nulls(batch.num_rows, one.type) for one in batch], batch.schema.names)
+
+
+def test_columns_without_a_null_may_get_some_by_a_function_that_hands_on_their_schema(tmp_path: Path) -> None:
+    access = access_of(tmp_path / "home")
+    spark = session(access)
+    plain = orders(10).select(["id", "amount", "day", "flag"])
+    assert not any(column.null_count for column in plain.columns)
+    frame = spark.read.format("noetl").load(kept(access, plain, tmp_path).uri)
+    emptied = frame.mapInArrow(nulled, frame.schema)
+    assert [row.asDict() for row in emptied.collect()] == [dict.fromkeys(plain.column_names)] * 10
+    assert emptied.where("id IS NULL").count() == 10
+
+
 def test_a_write_with_a_failing_task_publishes_nothing(tmp_path: Path) -> None:
     access = access_of(tmp_path / "home")
     spark = session(access)

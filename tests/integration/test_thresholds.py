@@ -18,14 +18,14 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.stored.reader import Reader
 from noetl.engine.stored.sources import settled
 from tests.support.aio import asynchronous
-from tests.support.databases import empty_database
+from tests.support.databases import fresh_database
 from tests.support.engine import OWNER, Running, Told, running_engine
 from tests.support.thresholds import INFINITE, USUAL, ZERO, playbooks, thresholds
 
 
 @pytest.fixture(scope="module")
 def address() -> str:
-    return empty_database()
+    return fresh_database()
 
 
 async def story(engine: Running, told: Told) -> Mapping[str, Any]:

@@ -9,20 +9,18 @@ import json
 import random
 from collections import Counter
 from typing import Any
-from unittest import mock
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.core import kinds
 from noetl.core.errors import ExecutionClosed, LedgerUnavailable
 from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState, Status
-from noetl.engine import playbooks
-from noetl.engine.control import decider
-from tests.simulation.checks import digest_of, events_of, folded, require
+from noetl.core.ids import is_system
+from tests.simulation.checks import digest_of, events_of, folded, is_projected, require
 from tests.simulation.frames import LoopChecker
 from tests.simulation.loop import run_simulated
 from tests.simulation.playbooks import PlaybookMaker
-from tests.simulation.world import HOURS_MAX, OWNER, Setting, World, compiled, setting_of
+from tests.simulation.world import HOURS_MAX, OWNER, Setting, World, set_up, setting_of
 
 PATHS = ("child/0", "child/1", "child/2")
 # After the request nothing of these may happen any more.
@@ -115,7 +113,8 @@ class FamilyWorld(World):
     def _is_over(self) -> bool:
         tables = self.database.tables
         is_started = len(self.started) == len(self.playbooks)
-        return is_started and all(stream.closed for stream in tables.streams.values()) and not tables.commands
+        is_closed = all(stream.closed for e, stream in tables.streams.items() if not is_system(e))
+        return is_started and is_closed and not tables.commands and is_projected(self.database)
 
     async def _canceller(self, number: int) -> None:
         """Cancel one execution some time after it began; after an unknown outcome ask again."""
@@ -128,13 +127,8 @@ class FamilyWorld(World):
             if life is None or not life.is_open.is_set() or self._crashed.is_set():
                 await asyncio.sleep(0.25)
                 continue
-            asked = asyncio.ensure_future(life.service.cancel(execution_id, reason="by chance", **OWNER))
-            while not asked.done() and self._life is life and not self._crashed.is_set():
-                await asyncio.sleep(0.25)
-            if not asked.done():
-                asked.cancel()
-                await asyncio.wait([asked])
-            if asked.cancelled():
+            asked = await self._asked(life, life.service.cancel(execution_id, reason="by chance", **OWNER))
+            if asked is None:
                 continue
             error = asked.exception()
             if isinstance(error, LedgerUnavailable):
@@ -153,7 +147,9 @@ class FamilyWorld(World):
 
     def _check_end(self) -> None:
         tables = self.database.tables
-        states = {execution_id: self._state(execution_id) for execution_id in tables.events}
+        states = {
+            execution_id: self._state(execution_id) for execution_id in tables.events if not is_system(execution_id)
+        }
         for execution_id, state in states.items():
             self._check_execution(state, events_of(self.database, execution_id))
             self._check_children(state, states)
@@ -206,7 +202,6 @@ def simulate_family(seed: int, setting: Setting | None = None) -> tuple[str, Cou
     """One run: the digest of its ledger, and what happened in it."""
     chosen = setting or setting_of(seed)
     world = FamilyWorld(seed, chosen)
-    batches = mock.patch.object(decider, "BATCH_INPUTS_MAX", chosen.batch_inputs_max)
-    with batches, mock.patch.object(playbooks, "compile_playbook", compiled):
+    with set_up(chosen):
         digest = run_simulated(world.story(), world.clock, random.Random(f"loop {seed}"))
     return digest, world.marks + world.faults.seen

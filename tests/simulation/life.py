@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from noetl.adapters.memory.clock import VirtualClock, VirtualIds
-from noetl.adapters.memory.database import MemoryDatabase
+from noetl.adapters.memory.clock import VirtualIds
 from noetl.adapters.memory.faults import Faults
 from noetl.adapters.memory.ledger import MemoryLedger
 from noetl.adapters.memory.payloads import Contents, MemoryPayloads
@@ -29,16 +29,22 @@ from noetl.engine.payloads import Payloads
 from noetl.engine.pinning.pinner import Pinner
 from noetl.engine.pinning.scripts import ScriptPinner
 from noetl.engine.playbooks import Playbooks
+from noetl.engine.sharing.neighbours import Neighbours
 from noetl.engine.starting import Starter
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
 from noetl.ports.catalog import CatalogEntry
+from noetl.ports.clock import IdSource
 from noetl.ports.owner import Owner
 from noetl.ports.secrets import Credential
-from noetl.ports.session import ControlPlane, Fact
+from noetl.ports.session import CommandMessage, ControlPlane, Fact
 from noetl.ports.tool import Tool, ToolCall, ToolResult
 from tests.simulation.faults import Weather
 from tests.simulation.frames import LoopChecker, require
+from tests.simulation.side import Side, Surroundings
+
+PRODUCER = "noetl://tenant/acme/org/sales/host/simulated"
+Meeting = Callable[[ControlParts], Neighbours]
 
 
 class SimulatedTool:
@@ -97,7 +103,7 @@ class SimulatedTool:
 
 
 class NoisySession(InProcessSession):
-    """Reports some facts late, some twice, and some again when nobody expects them."""
+    """Hands commands over out of turn; reports some facts late, some twice, and some again when nobody expects them."""
 
     def __init__(
         self, *, session_id: int, slots: int, control: ControlPlane, chance: random.Random, weather: Weather
@@ -107,6 +113,14 @@ class NoisySession(InProcessSession):
         self._weather = weather
         self.echoes: asyncio.TaskGroup | None = None
         self.reported: list[Fact] = []
+
+    async def next_command(self) -> CommandMessage:
+        """Not always the one that was handed over first."""
+        first = await super().next_command()
+        if self._commands.empty() or self._chance.random() >= self._weather.duplicate:
+            return first
+        self._commands.put_nowait(first)
+        return await super().next_command()
 
     async def report(self, fact: Fact) -> None:
         self.reported.append(fact)
@@ -185,15 +199,16 @@ class NoSurroundings:
 class Life:
     def __init__(
         self,
+        around: Surroundings,
         *,
-        database: MemoryDatabase,
         large: Contents,
-        clock: VirtualClock,
-        faults: Faults,
         chance: random.Random,
         weather: Weather,
         slots: int,
+        number: int = 0,
     ) -> None:
+        database, faults, clock = around.database, around.faults, around.clock
+        self._database, self._faults = database, faults
         self._clock, self._chance, self._weather = clock, chance, weather
         self._slots = slots
         self.ledger = MemoryLedger(database, faults)
@@ -204,10 +219,24 @@ class Life:
             small=MemoryPayloads(database.tables.payloads, faults), large=MemoryPayloads(large, faults)
         )
         self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind, "playbook")))
-        self.states = States(self.ledger)
+        self.side = Side(around)
+        self.states = States(self.ledger, self.side.snapshots)
         self.sessions = Sessions()
-        # A new node number per life: ids must not repeat although the clock may stand still.
-        self._ids = VirtualIds(clock, node=chance.randrange(1024))
+        self.number = number or chance.randrange(512, 1024)
+        self.is_open = asyncio.Event()
+        self.session: NoisySession | None = None
+        self.shelf = Shelf()
+        # Tools that a story brings along.
+        self.more_tools: dict[str, Tool] = {}
+        if self.is_alone:
+            # A new node number per life: ids must not repeat although the clock may stand still or go back.
+            self._wire(VirtualIds(clock, node=self.number))
+
+    is_alone = True
+
+    def _wire(self, ids: VirtualIds, roots: IdSource | None = None, meet: Meeting | None = None) -> None:
+        """Put the parts together.  `meet` gives the other servers, whose parts need ours."""
+        self._ids, clock = ids, self._clock
         parts = ControlParts(
             ledger=self.ledger,
             states=self.states,
@@ -216,10 +245,10 @@ class Life:
             watchers=Watchers(),
             ids=self._ids,
             clock=clock,
+            on_commit=self.side.feed.tell,
         )
-        self.shelf = Shelf()
         pinner = Pinner(ScriptPinner(NoSurroundings(), self.payloads), catalog=NoSurroundings())
-        starter = Starter(payloads=self.payloads, renderer=self.tool, pinner=pinner, ids=self._ids, clock=clock)
+        starter = Starter(payloads=self.payloads, renderer=self.tool, pinner=pinner, ids=ids, clock=clock, roots=roots)
         children = ChildStarter(
             states=self.states,
             playbooks=self.playbooks,
@@ -227,14 +256,15 @@ class Life:
             starter=starter,
             finder=self.shelf,
         )
-        self.decider = Decider(parts, producer="noetl://tenant/acme/org/sales/host/simulated", children=children)
+        neighbours = meet(parts) if meet is not None else None
+        self.decider = Decider(parts, producer=PRODUCER, children=children, neighbours=neighbours)
         self.service = ExecutionService(
             parts,
             decider=self.decider,
             executions=self.executions,
             payloads=self.payloads,
             starter=starter,
-            shard_count=len(database.tables.heads),
+            shard_count=len(self._database.tables.heads),
         )
         self.dispatcher = Dispatcher(
             decider=self.decider,
@@ -242,24 +272,35 @@ class Life:
             queue=self.queue,
             executions=self.executions,
             ledger=self.ledger,
+            neighbours=neighbours,
         )
-        self.is_open = asyncio.Event()
-        self.session: NoisySession | None = None
-        # Tools that a story brings along.
-        self.more_tools: dict[str, Tool] = {}
 
     async def run(self) -> None:
-        """As `wiring.Engine` does it."""
+        """As `wiring.Engine` does it, without other servers."""
         self.decider.own(await self.ledger.own_shards())
+        worker = self._worker(self._ids.next_id())
+        timers = Timers(decider=self.decider, queue=self.queue)
+        async with asyncio.TaskGroup() as group:
+            assert self.session is not None
+            self.session.echoes = group
+            group.create_task(self.decider.run())
+            group.create_task(worker.run())
+            await self.dispatcher.restore()
+            group.create_task(self.dispatcher.run())
+            group.create_task(timers.run())
+            group.create_task(self.side.run(self.number, ids=self._ids, states=self.states))
+            self.is_open.set()
+
+    def _worker(self, session_id: int) -> Worker:
         self.session = session = NoisySession(
-            session_id=self._ids.next_id(),
+            session_id=session_id,
             slots=self._slots,
             control=self.decider,
             chance=self._chance,
             weather=self._weather,
         )
         self.sessions.connect(session)
-        worker = Worker(
+        return Worker(
             WorkerParts(
                 session=session,
                 playbooks=self.playbooks,
@@ -270,12 +311,3 @@ class Life:
                 credentials=NoCredentials(),
             )
         )
-        timers = Timers(decider=self.decider, queue=self.queue)
-        async with asyncio.TaskGroup() as group:
-            session.echoes = group
-            group.create_task(self.decider.run())
-            group.create_task(worker.run())
-            await self.dispatcher.restore()
-            group.create_task(self.dispatcher.run())
-            group.create_task(timers.run())
-            self.is_open.set()

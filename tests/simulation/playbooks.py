@@ -20,6 +20,8 @@ class PlaybookMaker:
 
     def __init__(self, chance: random.Random, *, loops: float | None = None) -> None:
         self._chance = chance
+        # How deep blocks may be inside of others: most playbooks are small, so that there can be many.
+        self._depth = chance.choice((0, 1, 1, 2))
         # How many of the blocks are loops: in most playbooks few, in some nearly all.
         self._loops = chance.choice((0.0, 0.1, 0.1, 0.5)) if loops is None else loops
         self._steps: list[dict[str, Any]] = []
@@ -29,7 +31,7 @@ class PlaybookMaker:
     def text(self) -> str:
         """The document, as JSON: every JSON document is YAML."""
         last = self._chance.choice(("end", "finish"))
-        entry = self._sequence(last, depth=2)
+        entry = self._sequence(last, depth=self._depth)
         seen = [step["step"] for step in self._steps]
         total = {name: f"{{{{ {name}.value | default(0) }}}}" for name in seen[:6]}
         self._steps.append({"step": last, "tool": self._tool(total)})

@@ -22,13 +22,16 @@ from noetl.core.errors import ExecutionClosed, LeaseLost
 from noetl.core.event import Draft, Event
 from noetl.core.execution.lifecycle import cancel_requested
 from noetl.core.execution.state import ExecutionState, Status
+from noetl.core.ids import is_system
 from noetl.core.reference import Result
 from noetl.engine.executions import StartRequest
 from noetl.ports.session import ClaimWithdrawn, CommandMessage
-from tests.simulation.checks import Checker, check_cache, check_end, events_of, folded
+from tests.simulation.checker import Checker
+from tests.simulation.checks import check_cache, check_end, events_of, folded
 from tests.simulation.faults import Weather
 from tests.simulation.life import Life
 from tests.simulation.loop import run_simulated
+from tests.simulation.side import Surroundings
 from tests.support.events import offer
 
 FAILS = Mishap(outcome=Outcome.NOT_DONE)
@@ -44,8 +47,9 @@ class Scene:
         self.chance = random.Random("scene")
         self.faults = Faults()
         self.database = MemoryDatabase(clock=self.clock, shard_count=1)
-        self.database.observers.append(Checker().observe)
         self.large: Contents = {}
+        self.checker = Checker()
+        self.checker.watch(self.database, self.large)
         self.slots = slots
         self._ids = VirtualIds(self.clock, node=1023)
 
@@ -53,10 +57,8 @@ class Scene:
     async def process(self) -> AsyncIterator[Life]:
         """One life; leaving it is a crash."""
         life = Life(
-            database=self.database,
+            Surroundings(database=self.database, faults=self.faults, clock=self.clock),
             large=self.large,
-            clock=self.clock,
-            faults=self.faults,
             chance=self.chance,
             weather=Weather(),
             slots=self.slots,
@@ -111,6 +113,11 @@ class Scene:
             **OWNER,
         )
         await MemoryLedger(self.database).append([offer(0, event)])
+
+    @property
+    def count(self) -> int:
+        """How many executions there are, without those in which the system speaks of itself."""
+        return sum(not is_system(execution_id) for execution_id in self.database.tables.streams)
 
     def state(self, execution_id: int) -> ExecutionState:
         return folded(events_of(self.database, execution_id))

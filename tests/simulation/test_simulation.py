@@ -1,10 +1,9 @@
 """The whole engine in one loop over memory adapters: random playbooks, random faults, virtual time.
 
-A failing seed fails again: `simulate(<seed>)`."""
+A failing seed fails again, and says how to repeat it."""
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from dataclasses import replace
 
@@ -12,23 +11,11 @@ import pytest
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.ports.ledger import Fence
-from tests.simulation.faults import Weather
+from tests.simulation.seeds import STORM, check_seed
 from tests.simulation.world import Setting, setting_of, simulate, simulate_fair
 
-SEEDS, LOOP_SEEDS, LONG_SEEDS = 200, 12, 1_000
+SEEDS, LOOP_SEEDS, LONG_SEEDS = 100, 12, 500
 PART = 50
-STORM = Weather(seconds_max=0.3, trouble=0.15, crash=0.02, crashes_max=4, duplicate=0.3, drop_derived=0.5)
-
-
-def check_seed(seed: int, setting: Setting | None = None) -> Counter[str]:
-    """Run a seed with and without faults: the checks hold after every commit, and the outcome is the same."""
-    try:
-        outcome = simulate(seed, setting)
-        assert outcome.results == simulate_fair(seed, setting).results
-    except BaseException:
-        print(f"seed {seed}: {setting or setting_of(seed)}")
-        raise
-    return Counter(outcome.seen)
 
 
 @pytest.mark.parametrize("seed", [3, 14, 15])
@@ -51,38 +38,18 @@ def test_steps_of_these_playbooks_are_turned_down_and_asked_about() -> None:
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_whatever_goes_wrong_the_outcome_is_the_same(seed: int) -> None:
-    check_seed(seed)
-
-
-def loops_of(seed: int) -> Setting:
-    """Playbooks of hardly anything but loops, in bad weather."""
-    chance = random.Random(f"loops {seed}")
-    weather = Weather(
-        seconds_max=chance.choice((0.3, 1.0)),
-        trouble=chance.choice((0.0, 0.05, 0.15)),
-        crash=0.01,
-        crashes_max=chance.randint(2, 7),
-        duplicate=0.3,
-        drop_derived=0.5,
-    )
-    return Setting(
-        shards=chance.choice((1, 2)),
-        slots=chance.choice((1, 2, 4, 8)),
-        batch_inputs_max=chance.choice((1, 2, 128)),
-        weather=weather,
-        loops=0.9,
-    )
+    check_seed("server", seed)
 
 
 @pytest.mark.parametrize("seed", range(LOOP_SEEDS))
 def test_whatever_goes_wrong_no_row_of_a_loop_is_lost_or_run_behind_its_outcome(seed: int) -> None:
-    check_seed(seed, loops_of(seed))
+    check_seed("loops", seed)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(LOOP_SEEDS, LOOP_SEEDS + LONG_SEEDS // 5, 2 * PART))
 def test_whatever_goes_wrong_no_row_of_a_loop_is_lost_in_a_long_run(first: int) -> None:
-    seen = sum((check_seed(seed, loops_of(seed)) for seed in range(first, first + 2 * PART)), Counter[str]())
+    seen = sum((check_seed("loops", seed) for seed in range(first, first + 2 * PART)), Counter[str]())
     # Marks: frames were lost behind persisted rows, repeated as a whole, and drained.
     for mark in ("crash", "get not done", "rows skipped", "whole frames", "frames drained", "heartbeats", "loops torn"):
         assert seen[mark] > 0, f"{2 * PART} seeds without {mark!r}"
@@ -91,7 +58,7 @@ def test_whatever_goes_wrong_no_row_of_a_loop_is_lost_in_a_long_run(first: int) 
 @pytest.mark.long
 @pytest.mark.parametrize("first", range(SEEDS, SEEDS + LONG_SEEDS, PART))
 def test_whatever_goes_wrong_the_outcome_is_the_same_in_a_long_run(first: int) -> None:
-    seen = sum((check_seed(seed) for seed in range(first, first + PART)), Counter[str]())
+    seen = sum((check_seed("server", seed) for seed in range(first, first + PART)), Counter[str]())
     # Marks: the rare branches were really taken.
     weather = ("crash", "advance not done", "advance reply lost", "advance commits late", "read_execution not done")
     for mark in (*weather, "skipped by admission", "skipped by guard", "asked to admit", "asked to skip"):

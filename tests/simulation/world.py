@@ -5,30 +5,39 @@ from __future__ import annotations
 import asyncio
 import functools
 import random
-from dataclasses import dataclass, replace
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 from unittest import mock
 
 from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.payloads import Contents, MemoryPayloads
-from noetl.core.errors import LedgerUnavailable
+from noetl.core.errors import LeaseLost, LedgerUnavailable
 from noetl.core.execution.state import ExecutionState, StepResult
 from noetl.core.playbook.compile import compile_playbook
 from noetl.core.reference import MEDIA_LOOP
 from noetl.engine import playbooks
-from noetl.engine.control import decider
+from noetl.engine.control import decider, states
 from noetl.engine.executions import StartRequest
 from noetl.engine.payloads import Payloads
 from noetl.engine.results import read_result
-from tests.simulation.checks import Checker, check_cache, check_end, digest_of, events_of, folded, require
+from tests.simulation.checker import Checker
+from tests.simulation.checks import check_cache, check_end, digest_of, events_of, folded, is_projected, require
+from tests.simulation.clocks import SkewedClock
 from tests.simulation.faults import SeededFaults, Weather
 from tests.simulation.life import Life
-from tests.simulation.loop import run_simulated
+from tests.simulation.loop import PROCESS, begin, run_simulated, the_loop
 from tests.simulation.playbooks import PAYLOAD, PlaybookMaker
+from tests.simulation.side import Surroundings, Tuning
 
+T = TypeVar("T")
 OWNER = {"tenant_id": "acme", "organization_id": "sales"}
 HOURS_MAX = 12
 FAIR = Weather(seconds_max=0.02)
+QUIET = Tuning(poll_seconds=10.0, heartbeat_seconds=5.0, lease_seconds=15.0, checkpoint_seconds=1_000.0)
+SETTLE_SECONDS = 12.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +49,22 @@ class Setting:
     batch_inputs_max: int
     weather: Weather
     loops: float | None = None
+    tuning: Tuning = field(default_factory=Tuning)
+
+
+def tuning_of(chance: random.Random) -> Tuning:
+    """Worse than anybody would set it: leases of two heartbeats, batches of one, a snapshot every third event."""
+    lease_seconds = chance.choice((2.0, 6.0))
+    return Tuning(
+        lease_seconds=lease_seconds,
+        heartbeat_seconds=lease_seconds / chance.choice((2, 3)),
+        window_seconds=chance.choice((0.0, 0.1)),
+        poll_seconds=chance.choice((0.5, 2.0)),
+        batch_events=chance.choice((1, 3, 500)),
+        checkpoint_seconds=chance.choice((0.5, 5.0)),
+        snapshot_events=chance.choice((3, 10, 1_000)),
+        first_page_events=chance.choice((2, 7, 500)),
+    )
 
 
 def setting_of(seed: int) -> Setting:
@@ -55,14 +80,17 @@ def setting_of(seed: int) -> Setting:
             crashes_max=chance.randint(0, 5),
             duplicate=chance.choice((0.0, 0.3)),
             drop_derived=chance.choice((0.0, 0.5)),
+            stop=chance.choice((0.0, 0.5)),
+            skew_seconds_max=chance.choice((0.0, 2.0, 30.0)),
         ),
+        tuning=tuning_of(chance),
     )
 
 
 @functools.lru_cache(maxsize=4)
 def playbooks_of(seed: int, loops: float | None = None) -> list[str]:
     chance = random.Random(f"playbooks {seed}")
-    return [PlaybookMaker(chance, loops=loops).text() for _ in range(chance.choice((1, 1, 2, 3)))]
+    return [PlaybookMaker(chance, loops=loops).text() for _ in range(chance.choice((1, 1, 1, 2)))]
 
 
 # Compiling is pure, and every life of every run would do it again.
@@ -86,19 +114,24 @@ class World:
         self.clock = VirtualClock()
         self.chance = random.Random(f"run {seed}")
         self.database = database(clock=self.clock, shard_count=setting.shards)
+        self._large: Contents = {}
         self.checker = Checker()
-        self.database.observers.append(self.checker.observe)
+        self.checker.watch(self.database, self._large)
         self.faults = SeededFaults(self.chance, setting.weather, crash=self._crash)
         self.playbooks = playbooks_of(seed, setting.loops)
         self.shelf: dict[str, str] = {}
         self.started: dict[int, int] = {}
         self.lives = 0
-        self._large: Contents = {}
         self._life: Life | None = None
+        self._dead: list[asyncio.Task[None]] = []
         self._crashed = asyncio.Event()
 
     def _crash(self) -> None:
-        self._crashed.set()
+        """Whoever runs now does not go on."""
+        life = PROCESS.get()
+        the_loop().stop_process(life)
+        if life is self._life:
+            self._crashed.set()
 
     # --- the story ---------------------------------------------------------------------------------------
 
@@ -108,7 +141,9 @@ class World:
                 group.create_task(self._keep_alive())
                 for number in range(len(self.playbooks)):
                     group.create_task(self._client(number))
-        check_end(self.database)
+        await asyncio.gather(*self._dead)
+        check_end(self.database, is_shown=True)
+        self.checker.check_end()
         self.checker.loops.check_end()
         return Outcome(
             results=[await self._result(self.started[number]) for number in range(len(self.playbooks))],
@@ -123,28 +158,53 @@ class World:
         while not self._is_over():
             self.lives += 1
             self._crashed.clear()
-            self._life = life = Life(
-                database=self.database,
-                large=self._large,
-                clock=self.clock,
-                faults=self.faults,
-                chance=self.chance,
-                weather=self.setting.weather,
-                slots=self.setting.slots,
-            )
-            life.tool.loops = self.checker.loops
-            life.shelf.texts.update(self.shelf)
-            process = asyncio.ensure_future(life.run())
+            self._life = life = self._new_life()
+            process = begin(life, life.run())
             await self._until_death(process)
-            if self._is_over() and not process.done():
+            if self._is_over() and not (process.done() or self._crashed.is_set()):
                 await self._settle(life)
-            process.cancel()
-            await asyncio.wait([process])
-            _raise_defect(process, is_starting=not life.is_open.is_set())
+            if process.done():
+                _raise_defect(process, is_starting=not life.is_open.is_set())
             check_cache(self.database, life.states)
+            # One that did not come so far as to own its shards would take them again: it is not known to anybody.
+            if self._crashed.is_set() and life.is_open.is_set() and self.chance.random() < self.setting.weather.stop:
+                self._dead.append(begin(None, self._raise_dead(life, process)))
             if self.chance.random() < self.setting.weather.drop_derived and not self._is_over():
                 self.database.tables.drop_derived()
             await asyncio.sleep(self.chance.random())
+
+    def _new_life(self) -> Life:
+        weather = self.setting.weather
+        life = Life(
+            Surroundings(
+                database=self.database,
+                faults=self.faults,
+                clock=SkewedClock(self.clock, self.chance, seconds_max=weather.skew_seconds_max),
+                tuning=self.setting.tuning,
+            ),
+            large=self._large,
+            chance=self.chance,
+            weather=weather,
+            slots=self.setting.slots,
+            number=self.lives,
+        )
+        life.tool.loops = self.checker.loops
+        life.shelf.texts.update(self.shelf)
+        return life
+
+    async def _raise_dead(self, life: Life, process: asyncio.Future[None]) -> None:
+        """It only stood still, and goes on where another one has its work: all that it writes must be refused."""
+        await asyncio.sleep(self.chance.random() * 20)
+        self.faults.seen["zombies"] += 1
+        # It does not know that its rows are somebody else's, and may run them again: only their outcome is fenced.
+        life.tool.loops = None
+        the_loop().continue_process(life)
+        await asyncio.wait([process], timeout=self.chance.random() * 30)
+        if process.done():
+            error = process.exception()
+            only_lost = error is None or all(isinstance(e, LeaseLost | LedgerUnavailable) for e in leaves(error))
+            require(only_lost, f"a process that came back ended with {error!r}")
+        the_loop().stop_process(life)
 
     async def _until_death(self, process: asyncio.Future[None]) -> None:
         crashed = asyncio.ensure_future(self._crashed.wait())
@@ -155,42 +215,49 @@ class World:
     async def _settle(self, life: Life) -> None:
         """When everything has ended well, every slot is free again."""
         self.faults.is_active = False
-        await asyncio.sleep(60)
-        if not self._crashed.is_set():
-            require(life.sessions.free_slots == self.setting.slots, f"{life.sessions.free_slots} slots are free")
+        await asyncio.sleep(SETTLE_SECONDS)
+        require(life.sessions.free_slots == self.setting.slots, f"{life.sessions.free_slots} slots are free")
+        the_loop().stop_process(life)
 
     def _is_over(self) -> bool:
         if len(self.started) < len(self.playbooks):
             return False
         tables = self.database.tables
-        return all(tables.streams[e].closed for e in self.started.values()) and not tables.commands
+        is_closed = all(tables.streams[e].closed for e in self.started.values())
+        return is_closed and not tables.commands and is_projected(self.database)
 
-    async def _client(self, number: int) -> None:
-        """Start one execution; after an unknown outcome ask again with the same key."""
-        await asyncio.sleep(self.chance.random() * 3)
-        request = StartRequest(
+    def _request(self, number: int) -> StartRequest:
+        return StartRequest(
             text=self.playbooks[number],
             file="simulated.yaml",
             payload={"number": number, **PAYLOAD},
             idempotency_key=f"request {number}",
             **OWNER,
         )
+
+    async def _client(self, number: int) -> None:
+        """Start one execution; after an unknown outcome ask again with the same key."""
+        await asyncio.sleep(self.chance.random() * 3)
+        request = self._request(number)
         while number not in self.started:
             life = self._life
             if life is None or not life.is_open.is_set() or self._crashed.is_set():
                 await asyncio.sleep(0.25)
                 continue
-            asked = asyncio.ensure_future(life.service.start(request))
-            while not asked.done() and self._life is life and not self._crashed.is_set():
-                await asyncio.sleep(0.25)
-            if not asked.done():
-                asked.cancel()
-                await asyncio.wait([asked])
-            if not asked.cancelled():
-                if asked.exception() is None:
-                    self.started[number] = asked.result().execution_id
-                else:
-                    require(isinstance(asked.exception(), LedgerUnavailable), f"start: {asked.exception()!r}")
+            asked = await self._asked(life, life.service.start(request))
+            if asked is None:
+                continue
+            if asked.exception() is None:
+                self.started[number] = asked.result().execution_id
+            else:
+                require(isinstance(asked.exception(), LedgerUnavailable), f"start: {asked.exception()!r}")
+
+    async def _asked(self, life: Life, question: Coroutine[Any, Any, T]) -> asyncio.Future[T] | None:
+        """What a process answered; None when it has died over it."""
+        asked = begin(life, question)
+        while not asked.done() and self._life is life and not self._crashed.is_set():
+            await asyncio.wait([asked], timeout=0.25)
+        return asked if asked.done() else None
 
     async def _result(self, execution_id: int) -> dict[str, object]:
         """Everything about an execution that must not depend on what went wrong."""
@@ -225,25 +292,35 @@ class World:
 def _raise_defect(process: asyncio.Future[None], *, is_starting: bool) -> None:
     """A process that cannot reach the database may fail to start; once it runs, nothing may end it."""
     error = None if process.cancelled() else process.exception()
-    if error is not None and not (is_starting and all(isinstance(e, LedgerUnavailable) for e in _leaves(error))):
+    if error is not None and not (is_starting and all(isinstance(e, LedgerUnavailable) for e in leaves(error))):
         raise error
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves(error: BaseException) -> list[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        return [leaf for inner in error.exceptions for leaf in _leaves(inner)]
+        return [leaf for inner in error.exceptions for leaf in leaves(inner)]
     return [error]
+
+
+@contextmanager
+def set_up(setting: Setting) -> Iterator[None]:
+    """What is a constant of the product and a setting here."""
+    with (
+        mock.patch.object(decider, "BATCH_INPUTS_MAX", setting.batch_inputs_max),
+        mock.patch.object(states, "FIRST_PAGE_EVENTS", setting.tuning.first_page_events),
+        mock.patch.object(playbooks, "compile_playbook", compiled),
+    ):
+        yield
 
 
 def simulate(seed: int, setting: Setting | None = None, database: type[MemoryDatabase] = MemoryDatabase) -> Outcome:
     """One run.  Without a setting, that of the seed."""
     chosen = setting or setting_of(seed)
     world = World(seed, chosen, database)
-    batches = mock.patch.object(decider, "BATCH_INPUTS_MAX", chosen.batch_inputs_max)
-    with batches, mock.patch.object(playbooks, "compile_playbook", compiled):
+    with set_up(chosen):
         return run_simulated(world.run(), world.clock, random.Random(f"loop {seed}"))
 
 
 def simulate_fair(seed: int, setting: Setting | None = None) -> Outcome:
     """The same playbooks on a day when nothing goes wrong."""
-    return simulate(seed, replace(setting or setting_of(seed), batch_inputs_max=128, weather=FAIR))
+    return simulate(seed, replace(setting or setting_of(seed), batch_inputs_max=128, weather=FAIR, tuning=QUIET))

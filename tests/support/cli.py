@@ -17,12 +17,15 @@ from typing import Any
 from tests.support.postgres import temporary_home
 
 COMMAND_SECONDS_MAX = 180.0
-QUICK_SPARK = {
+QUICK_CLASSES = {
     "NOETL_SPARK_CLASSES_DIR": str(Path(__file__).parents[2] / ".venv" / "spark-classes"),
-    "NOETL_SPARK_MASTER": "local[2]",
-    "NOETL_SPARK_UI": "0",
+    # As `tests/support/spark.py` says it to Spark.
+    "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1",
 }
-"""For homes in which a step of kind spark runs: the class archive of all test runs (`tests/support/spark.py`)."""
+"""For homes in which a step of kind spark runs with all its own settings: the class archive of all test runs.  A home
+without it builds one of its own beside the tests."""
+
+QUICK_SPARK = {**QUICK_CLASSES, "NOETL_SPARK_MASTER": "local[2]", "NOETL_SPARK_UI": "0"}
 
 
 @dataclass(slots=True)

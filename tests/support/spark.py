@@ -24,6 +24,8 @@ CLASSES = ROOT / ".venv" / "spark-classes"
 QUICK_CONF = {
     "spark.sql.shuffle.partitions": "2",
     "spark.eventLog.enabled": "false",
+    # These JVMs end before code that is optimized to the last has paid for the time of its compiler.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
     # Functions of test modules travel to workers by their names.
     "spark.executorEnv.PYTHONPATH": str(ROOT),
 }

@@ -43,9 +43,10 @@ def registered(access: Access) -> SparkSession:
     """A session of its own with the sources in it, made the active one: Spark looks for them there."""
     session = shared_session().newSession()
     session.conf.set(FILTERS, str(access.pushes_filters).lower())
+    # First: a name that the active session knows is taken for one of this session too.
+    activate(session)
     for kind in (PostgresSource, HttpSource):
         session.dataSource.register(granted(kind, access))
-    activate(session)
     return session
 
 

@@ -294,7 +294,7 @@ def test_a_process_removes_what_is_its_own_at_its_end(tmp_path: Path) -> None:
 def test_what_a_home_left_that_is_used_no_more_is_removed_by_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("noetl.adapters.arrow.segments.shared.SHARED_MEMORY", tmp_path)
+    monkeypatch.setattr("noetl.adapters.arrow.segments.places.SHARED_MEMORY", tmp_path)
     left, living = tmp_path / f"noetl-{os.getuid()}-left", tmp_path / f"noetl-{os.getuid()}-living"
     with producer(left, count=1) as process:
         assert process.stdout is not None
@@ -369,7 +369,7 @@ def test_a_budget_of_nothing_switches_the_tier_off(tmp_path: Path) -> None:
 def test_without_a_place_for_it_there_is_no_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "file"
     home.write_text("not a folder")
-    monkeypatch.setattr("noetl.adapters.arrow.segments.shared.SHARED_MEMORY", tmp_path / "nowhere")
+    monkeypatch.setattr("noetl.adapters.arrow.segments.places.SHARED_MEMORY", tmp_path / "nowhere")
     assert open_segments(node_id=NODE, home=home, budget_bytes=1024**2, grace_seconds=30) is None
     opened = open_segments(node_id=NODE, home=tmp_path, budget_bytes=1024**2, grace_seconds=30)
     assert opened is not None

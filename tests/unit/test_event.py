@@ -27,6 +27,7 @@ PARTS = {
     "<attempt>": "2",
     "<n>": "3",
     "<name>": "retry/load#1/3",
+    "<epoch>": "5",
 }
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
@@ -135,6 +136,7 @@ def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
         kinds.PLAYBOOK_COMPLETED: kinds.EXECUTION_TERMINAL_KEY,
         kinds.PLAYBOOK_FAILED: kinds.EXECUTION_TERMINAL_KEY,
         kinds.EXECUTION_CANCELLED: kinds.EXECUTION_TERMINAL_KEY,
+        kinds.CHECKPOINT_COMMITTED: kinds.checkpoint_key(5),
     }
     for kind in KINDS.values():
         assert made.pop(kind.event_type) == example(kind).transition_key

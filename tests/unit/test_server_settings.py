@@ -13,7 +13,7 @@ from noetl.core.errors import SettingsInvalid
 from noetl.core.limits import ENV_BYTES_MAX, ENV_NAMES_MAX
 from noetl.processes.server.auth import Tokens
 from noetl.processes.server.tokens import grants_of, read_token_file, serving_tokens, token_path
-from noetl.settings import Settings, read_settings, server_url
+from noetl.settings import Settings, read_settings, server_url, server_urls
 
 GOOD = "0123456789abcdef"
 OTHER = "fedcba9876543210"
@@ -176,3 +176,12 @@ def test_a_tokens_file_that_is_no_list_is_refused(tmp_path: Path) -> None:
             grants_of(pair, listed)
     with pytest.raises(SettingsInvalid, match="NOETL_TOKENS_FILE"):
         grants_of(pair, tmp_path / "missing")
+
+
+def test_several_servers_are_named_with_commas() -> None:
+    found = read_settings({"NOETL_SERVER_URL": "http://a:1, https://b:2/,http://a:1"})
+    assert found.server_urls == ("http://a:1", "https://b:2")
+    assert found.server_url == "http://a:1"
+    assert server_urls(None, "n") == server_urls("", "n") == ()
+    with pytest.raises(SettingsInvalid, match="NOETL_SERVER_URL"):
+        read_settings({"NOETL_SERVER_URL": "http://a:1,ftp://b"})

@@ -69,6 +69,7 @@ async def running(settings: Settings, bare: BareGround) -> AsyncIterator[Ground]
     try:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(engine.run())
+            await engine.is_restored.wait()
             yield Ground(engine, bare.database, bare.postgres_pid, settings)
             task.cancel()
     finally:

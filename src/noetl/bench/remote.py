@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
-import signal
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
@@ -19,11 +16,11 @@ import aiohttp
 from noetl.bench.ground import DATABASE, BareGround, bare_grounds, running
 from noetl.bench.loops import ITEMS, MAP
 from noetl.bench.measure import Metric, Report, cpu_seconds
+from noetl.bench.processes import address_of, process
 from noetl.bench.runs import CHAIN_RUNS, CHAIN_STEPS, chain_playbook, run_once
 from noetl.settings import Settings
 
 START_SECONDS_MAX = 60.0
-STOP_SECONDS_MAX = 20.0
 ROUNDS = 3
 
 
@@ -98,39 +95,9 @@ async def remote_ground(bare: BareGround) -> AsyncIterator[Remote]:
         home = stack.enter_context(tempfile.TemporaryDirectory(prefix="noetl-bench-"))
         named = [f"NOETL_HOME={home}", f"NOETL_WORKER_TOKEN={worker_token}"]
         serving = ["NOETL_PORT=0", f"NOETL_POSTGRES_DSN={bare.database}", f"NOETL_TOKEN={token}"]
-        server = await stack.enter_async_context(_process([*named, *serving], "server"))
-        url = await asyncio.wait_for(_address(server), START_SECONDS_MAX)
-        worker = await stack.enter_async_context(_process(named, "worker", "--server", url))
+        server = await stack.enter_async_context(process([*named, *serving], "server"))
+        url = await asyncio.wait_for(address_of(server), START_SECONDS_MAX)
+        worker = await stack.enter_async_context(process(named, "worker", "--server", url))
         http = aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"})
         await stack.enter_async_context(http)
         yield Remote(http, [bare.postgres_pid, server.pid, worker.pid])
-
-
-@asynccontextmanager
-async def _process(settings: list[str], *words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    # Through `env`: only settings.py reads the environment, and a child must keep the rest of it.
-    process = await asyncio.create_subprocess_exec(
-        "env", *settings, sys.executable, "-m", "noetl", *words, stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        yield process
-    finally:
-        await _stop(process)
-
-
-async def _address(server: asyncio.subprocess.Process) -> str:
-    assert server.stdout is not None
-    while line := (await server.stdout.readline()).decode():
-        if line.startswith("listening on "):
-            return line.split()[-1]
-    raise AssertionError("the server did not start")
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        os.kill(process.pid, signal.SIGTERM)
-        try:
-            await asyncio.wait_for(process.wait(), STOP_SECONDS_MAX)
-        except TimeoutError:
-            process.kill()
-            await process.wait()

@@ -111,7 +111,9 @@ async def run_once(
     service, settings = ground.engine.service, ground.settings
     owner = {"tenant_id": settings.tenant_id, "organization_id": settings.organization_id}
     started = await service.start(StartRequest(text=text, file="<bench>", payload=payload or {}, **owner))
-    state = await service.wait_terminal(started.execution_id, timeout_seconds=seconds, **owner)
+    # As a client sees it: the end is there when it is projected.
+    await ground.engine.status.wait_terminal(started.execution_id, timeout_seconds=seconds, **owner)
+    state = await service.state(started.execution_id, **owner)
     assert state.status is Status.COMPLETED, state.failure
     return state
 

@@ -45,7 +45,7 @@ def attach(settings: Settings, *, resume: bool = True, patience_seconds: float =
     """Connect to the configured server, which may be away for so long, or to the running host; or take the lock and be
     it.  `resume` False hosts for reading only."""
     if settings.server_url is not None:
-        return Attachment(_server_client(settings, settings.server_url, patience_seconds))
+        return Attachment(_server_client(settings, patience_seconds))
     places = places_of(settings.home)
     make_home(places)
     lock = HostLock(places.lock)
@@ -85,19 +85,24 @@ def _is_good(client: Client, *, resume: bool) -> bool:
     return not (resume and health["only_reads"])
 
 
-def _server_client(settings: Settings, url: str, patience_seconds: float) -> Client:
-    client = Client(url, token=token_for(settings, url), owner=owner_of(settings))
+def _server_client(settings: Settings, patience_seconds: float) -> Client:
+    """Of the first server that answers."""
+    urls = settings.server_urls or (settings.server_url or "",)
     deadline = time.monotonic() + patience_seconds
     while True:
-        try:
-            client.request("GET", "/livez")
-        except HostUnavailable as error:
-            client.close()
-            if time.monotonic() >= deadline:
-                raise HostUnavailable(f"no server answers at {url}: start it with `noetl server`") from error
-            time.sleep(SERVER_LOOK_SECONDS)
-        else:
-            return client
+        for url in urls:
+            client = Client(url, token=token_for(settings, url), owner=owner_of(settings))
+            try:
+                client.request("GET", "/livez")
+            except HostUnavailable as error:
+                client.close()
+                cause = error
+            else:
+                return client
+        if time.monotonic() >= deadline:
+            places = " or ".join(urls)
+            raise HostUnavailable(f"no server answers at {places}: start it with `noetl server`") from cause
+        time.sleep(SERVER_LOOK_SECONDS)
 
 
 def token_for(settings: Settings, url: str, *, name: str = "token") -> str | None:

@@ -11,6 +11,7 @@ import uvloop
 
 from noetl.bench.appends import append
 from noetl.bench.compiling import compile_steps
+from noetl.bench.control.plane import control
 from noetl.bench.data.plane import data
 from noetl.bench.ground import Ground, ground
 from noetl.bench.loops import http_map, map_items
@@ -41,12 +42,14 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "spark": spark,
 }
 
+# In processes of their own, with nothing of ours in this one.
+ALONE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"control": control}
 REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}
 
 
 def bench(arguments: argparse.Namespace, settings: Settings) -> int:
-    known = REMOTE if arguments.remote else BENCHMARKS
-    names = arguments.names or list(known)
+    known = [*REMOTE] if arguments.remote else [*BENCHMARKS, *ALONE]
+    names = arguments.names or known
     unknown = [name for name in names if name not in known]
     if unknown:
         fail(f"unknown benchmark {unknown[0]!r}: known are {', '.join(known)}")
@@ -69,8 +72,8 @@ async def _measure(names: list[str], settings: Settings, *, is_json: bool, is_re
     for name in names:
         if not is_json:
             note(f"measuring {name} …")
-        if is_remote:
-            report = await REMOTE[name](settings)
+        if is_remote or name in ALONE:
+            report = await (REMOTE if is_remote else ALONE)[name](settings)
         else:
             async with ground(settings) as place:
                 report = await BENCHMARKS[name](place)

@@ -14,15 +14,19 @@ from urllib.parse import quote, urlencode, urlsplit
 from noetl.core.errors import HostUnavailable, NoetlError
 
 REQUEST_SECONDS_MAX = 60.0
+RETRY_SECONDS_MAX = 60.0
 PIECE_BYTES = 256 * 1024
 
 
 class Refused(NoetlError):
     """The host answered with a problem."""
 
-    def __init__(self, status: int, body: dict[str, Any]) -> None:
+    def __init__(self, status: int, body: dict[str, Any], retry_after: str | None = None) -> None:
         self.status = status
         self.body = body
+        told = float(retry_after) if retry_after is not None and retry_after.isdecimal() else 1.0
+        self.retry_seconds = min(told, RETRY_SECONDS_MAX)
+        """When to ask again, if it is refused for now."""
         super().__init__(str(body.get("detail", body)))
 
 
@@ -103,7 +107,7 @@ class Client:
             self._connection.close()
             raise HostUnavailable(f"the host does not answer: {error}") from error
         if response.status >= 400:
-            raise Refused(response.status, answer)
+            raise Refused(response.status, answer, response.getheader("Retry-After"))
         result: dict[str, Any] = answer
         return result
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,15 +10,19 @@ from importlib import import_module
 
 from noetl import __version__
 from noetl.cli.data import result, trace
+from noetl.cli.operating.logs import log_to_stderr
 from noetl.cli.registry import catalog, credentials
 from noetl.cli.registry.asking import reaches_servers
 from noetl.cli.spark import verbs as spark_verbs
 from noetl.cli.text import fail
 from noetl.core.errors import NoetlError, SettingsInvalid
 from noetl.core.limits import POOL_CHARS_MAX, SESSION_SLOTS_MAX
-from noetl.settings import Settings, read_settings, server_url
+from noetl.settings import Settings, read_settings, server_urls
 
 DEMO_PATIENTS_MAX = 10_000
+
+# Processes that run on their own.
+_SERVING = frozenset(("up", "server", "worker", "projector"))
 
 Command = Callable[[argparse.Namespace, Settings], int]
 
@@ -28,7 +31,7 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     try:
         settings = _at(arguments, read_settings())
-        _log_to_stderr(settings.log_level)
+        log_to_stderr(settings, serves=getattr(arguments, "serves", False))
         command: Command = arguments.command
         return command(arguments, settings)
     except NoetlError as error:
@@ -38,20 +41,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return 130
     except BrokenPipeError:
         return 2
-
-
-def _log_to_stderr(level: str) -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s %(event)s"))
-    handler.addFilter(_named)
-    logging.basicConfig(level=level, handlers=[handler], force=True)
-
-
-def _named(record: logging.LogRecord) -> bool:
-    """Every record has an `event`, so that one format serves ours and the libraries'.  Only where ours gave none:
-    `logging` refuses to overwrite what a record already has, and that would be raised in the middle of our work."""
-    record.event = f"{record.__dict__.get('event', '')} {record.__dict__.get('reason', '')}".strip()
-    return True
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,6 +92,8 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--tcp", action="store_true", help="listen also on NOETL_HOST:NOETL_PORT, with a token")
     one = _verb(verbs, "server", _later("serve", "server"), "be a server on NOETL_HOST:NOETL_PORT; workers do the work")
     one.add_argument("--with-worker", action="store_true", help="also run commands in this process")
+    one.add_argument("--no-projector", action="store_true", help="leave projections to `noetl projector`")
+    _verb(verbs, "projector", _later("serve", "projector"), "keep the projections of NOETL_POSTGRES_DSN")
     one = _verb(verbs, "worker", _later("serve", "worker"), "be a worker of a server; needs no database")
     one.add_argument("--server", metavar="URL", help="the server; NOETL_SERVER_URL, default http://127.0.0.1:8082")
     one.add_argument(
@@ -116,10 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     _verb(verbs, "down", _later("serve", "down"), "stop the host and its Postgres")
     _verb(verbs, "migrate", _later("serve", "migrate"), "bring the database of NOETL_POSTGRES_DSN to this release")
 
-    one = _verb(verbs, "bench", _later("bench", "bench"), "measure this machine")
-    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map, http_map, compile; or all")
-    one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
-    one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
+    _add_operator_verbs(verbs)
     return parser
 
 
@@ -139,6 +127,18 @@ def _add_data_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) 
     one.add_argument("--grace", type=float, metavar="HOURS", help="how long they stay; NOETL_GC_GRACE_HOURS, 24")
     one.add_argument("--forget-missing", action="store_true", help="take payloads that are named and gone for lost")
     one.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def _add_operator_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """How well it goes."""
+    one = reaches_servers(_verb(verbs, "doctor", _later("operating.doctor", "doctor"), "tell what is wrong, and where"))
+    one.add_argument("--fix", action="store_true", help="do what can be done about it; a local host resumes everything")
+    one.add_argument("--json", action="store_true", help="print one JSON object: fixed, findings")
+
+    one = _verb(verbs, "bench", _later("bench", "bench"), "measure this machine")
+    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map, http_map, compile; or all")
+    one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
+    one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
 
 
 def _slots(text: str) -> int:
@@ -172,22 +172,22 @@ def _later(module: str, name: str) -> Command:
 
 def _at(arguments: argparse.Namespace, settings: Settings) -> Settings:
     """The settings with what the command line says about where to run."""
-    runtime, server = getattr(arguments, "runtime", None), server_url(getattr(arguments, "server", None), "--server")
+    runtime, servers = getattr(arguments, "runtime", None), server_urls(getattr(arguments, "server", None), "--server")
     if runtime == "local":
-        if server is not None:
+        if servers:
             raise SettingsInvalid("--runtime local uses the engine of this home and no --server")
-        return replace(settings, server_url=None)
-    url = server or settings.server_url
-    if runtime == "distributed" and url is None:
-        url = f"http://127.0.0.1:{settings.port}"
-    return replace(settings, server_url=url)
+        return replace(settings, server_url=None, server_urls=())
+    urls = servers or settings.server_urls
+    if runtime == "distributed" and not urls:
+        urls = (f"http://127.0.0.1:{settings.port}",)
+    return replace(settings, server_url=urls[0] if urls else None, server_urls=urls)
 
 
 def _verb(
     verbs: argparse._SubParsersAction[argparse.ArgumentParser], name: str, command: Command, help_text: str
 ) -> argparse.ArgumentParser:
     parser = verbs.add_parser(name, help=help_text, description=help_text)
-    parser.set_defaults(command=command)
+    parser.set_defaults(command=command, serves=name in _SERVING)
     return parser
 
 

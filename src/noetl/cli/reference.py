@@ -14,6 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from noetl.cli.limits_page import limits_markdown
+from noetl.cli.pages.logs import logs_markdown
 from noetl.cli.pages.metrics import metrics_markdown
 from noetl.cli.pages.settings import settings_markdown
 from noetl.core.kinds import KINDS, EventKind
@@ -129,6 +130,10 @@ MEMBERS = {
     "warnings": "what went wrong without failing anything; of an execution, what is to be said about its playbook",
     "xid": "number of the transaction that claimed the rows; its database says whether it was committed",
     "workload": "the inputs by name: `{v}`, or `{ref, path}` for a place in a payload",
+    "epoch": "the ordinal of a checkpoint of its shard",
+    "shard": "the shard that a checkpoint is of",
+    "position": "up to where in its shard everything is applied",
+    "last_event_id": "the event at that position",
 }
 
 # Names of the design's event list that no row of the ledger has, and what became of them.
@@ -171,13 +176,16 @@ REPLACED_COLUMNS = (
         "command: stage_id, frame_id, meta.worker_slot_id",
         "`command.session_id`, `command.attempt`; frames are no commands",
     ),
-    ("execution: state (one JSON document)", "nothing: the state is folded from events"),
-    ("execution: last_projected_event_id", "`execution.applied_position`"),
+    (
+        "execution: state (one JSON document)",
+        "`execution.state`, the document that views show; the state itself is folded from events",
+    ),
+    ("execution: last_projected_event_id", "the same, and `execution.applied_position`"),
     ("execution: start_time, end_time", "`execution.started_at`, `execution.ended_at`"),
     ("execution_shard: owner_runtime_id, owner_instance, epoch, leased_until", "the same, and the shard's counters"),
     (
         "projection_checkpoint: last_projected_event_id, lag_ms",
-        "`execution.applied_position`; a table comes with projectors",
+        "the same; where to go on is `projection_checkpoint.position`",
     ),
     ("checkpoint: epoch, last_event_id", "comes with checkpoints"),
     ("outbox", "the ledger: a reader remembers one position per shard"),
@@ -321,7 +329,8 @@ def _apply(schema: Schema, statement: str, comment: str) -> None:
     elif found := _FUNCTION.match(statement):
         schema.functions[found[1]] = comment
     elif found := _COLUMN.match(statement):
-        _add_part(schema.tables[found[1]], found[2])
+        for column in found[2].split(", ADD COLUMN "):
+            _add_part(schema.tables[found[1]], column)
     elif found := _DEFAULT.match(statement):
         table = schema.tables[found[1]]
         table.columns = [_with_default(one, found[3]) if one.name == found[2] else one for one in table.columns]
@@ -453,6 +462,7 @@ def main() -> None:
         "limits.md": limits_markdown(),
         "settings.md": settings_markdown(),
         "metrics.md": metrics_markdown(),
+        "logs.md": logs_markdown(),
     }
     for name, text in pages.items():
         (folder / name).write_text(text, encoding="utf-8")

@@ -24,7 +24,6 @@ LOST_SERVER_SECONDS = 60.0
 EVENTS_WAIT_SECONDS = 10.0
 # What was given out is taken at once, unless nobody can take it.
 TAKEN_SECONDS = 1.0
-BUSY_SECONDS = 1.0
 HTTP_UNAVAILABLE = 503
 HTTP_NOT_FOUND = 404
 A = TypeVar("A")
@@ -108,7 +107,14 @@ class Stay:
                 position = event["position"]
                 progress.show(event)
             if any(event["transition_key"] == "execution.terminal" for event in events):
-                return self._asking(lambda a: a.client.execution(str(self._execution_id)))
+                return self._ended()
+
+    def _ended(self) -> dict[str, Any]:
+        """What is shown of an execution whose last event was seen: that is projected a moment later."""
+        while True:
+            view = self._asking(lambda a: a.client.execution(str(self._execution_id), wait=True))
+            if view["status"] != "RUNNING":
+                return view
 
     def _events_after(self, position: int, wait_s: float, attachment: Attachment) -> list[dict[str, Any]]:
         return attachment.client.events(str(self._execution_id), after_position=position, wait_s=wait_s)
@@ -127,7 +133,8 @@ class Stay:
             except Refused as refused:
                 if refused.status != HTTP_UNAVAILABLE:
                     raise
-                time.sleep(BUSY_SECONDS)  # the host lives and waits for its database
+                # The host lives: it has too much to do, or waits for its database.  Not everybody at once again.
+                time.sleep(refused.retry_seconds * (1 + secrets.randbelow(500) / 1000))
         raise HostUnavailable("the host was lost, or without its database, again and again: see its log in NOETL_HOME")
 
     def _wait_for_visitors(self) -> None:

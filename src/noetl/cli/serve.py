@@ -18,6 +18,7 @@ from noetl.core.errors import HostUnavailable
 from noetl.processes.host.host import Host, Shape
 from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import Places, make_home, places_of
+from noetl.processes.projector.projector import run_projector
 from noetl.processes.worker.worker import run_worker
 from noetl.settings import Settings
 from noetl.wiring.databases import embedded_postgres, migrate_database
@@ -26,6 +27,8 @@ from noetl.wiring.pools import worker_slots
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.02
+SEATS_MAX = 64
+SEAT_SECONDS_MAX = 10.0
 
 
 def up(arguments: argparse.Namespace, settings: Settings) -> int:
@@ -67,29 +70,37 @@ def server(arguments: argparse.Namespace, settings: Settings) -> int:
     """Be the server until a signal: the API on TCP, and no work of its own unless asked."""
     places = places_of(settings.home)
     make_home(places)
-    return _host(settings, places, shape=Shape(has_worker=arguments.with_worker, has_tcp=True))
+    has_projector = not arguments.no_projector
+    if not has_projector and settings.postgres_dsn is None:
+        fail("--no-projector needs NOETL_POSTGRES_DSN: nobody else projects the embedded database")
+        return 2
+    shape = Shape(has_worker=arguments.with_worker, has_tcp=True, has_projector=has_projector)
+    return _host(settings, places, shape=shape)
+
+
+def projector(_arguments: argparse.Namespace, settings: Settings) -> int:
+    """Be a projector until a signal."""
+    return run_projector(settings)
 
 
 def worker(arguments: argparse.Namespace, settings: Settings) -> int:
     """Be a worker until a signal."""
-    url = settings.server_url or f"http://127.0.0.1:{settings.port}"
+    urls = settings.server_urls or (f"http://127.0.0.1:{settings.port}",)
     if arguments.pool is not None:
         settings = replace(settings, worker_pool=arguments.pool)
     slots = arguments.slots if arguments.slots is not None else worker_slots(settings, settings.worker_pool)
     settings = replace(settings, worker_slots=slots)
     kinds = tuple(sorted(set(arguments.kinds.split(",")))) if arguments.kinds else None
-    return run_worker(settings, url=url, token=token_for(settings, url, name="worker_token"), kinds=kinds)
+    return run_worker(settings, urls=urls, token=token_for(settings, urls[0], name="worker_token"), kinds=kinds)
 
 
 def _host(settings: Settings, places: Places, *, shape: Shape) -> int:
     """Be the host until a signal or `noetl down`."""
-    lock = HostLock(places.lock)
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while not lock.acquire():
-        if _health(places) is not None or time.monotonic() > deadline:
-            fail(f"process {lock.holder()} is already the host of {settings.home}")
-            return 2
-        time.sleep(LOOK_SECONDS)
+    is_shared = settings.postgres_dsn is not None and shape.has_tcp
+    taken = _shared_seat(settings) if is_shared else _only_seat(settings, places)
+    if taken is None:
+        return 2
+    places = taken
     host = Host(settings, places, shape=shape)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: host.ask_to_stop())
@@ -102,6 +113,35 @@ def _host(settings: Settings, places: Places, *, shape: Shape) -> int:
         pass
     host.stop()
     return 0
+
+
+def _only_seat(settings: Settings, places: Places) -> Places | None:
+    """The embedded database has one host."""
+    lock = HostLock(places.lock)
+    deadline = time.monotonic() + START_SECONDS_MAX
+    while not lock.acquire():
+        if _health(places) is not None or time.monotonic() > deadline:
+            fail(f"process {lock.holder()} is already the host of {settings.home}")
+            return None
+        time.sleep(LOOK_SECONDS)
+    return places
+
+
+def _shared_seat(settings: Settings) -> Places | None:
+    """Servers of one database may share a home, and with it its payloads and tokens; each has a lock of its own."""
+    deadline = time.monotonic() + SEAT_SECONDS_MAX
+    for seat in range(SEATS_MAX):
+        places = places_of(settings.home, seat=seat)
+        lock = HostLock(places.lock)
+        while not (is_ours := lock.acquire()):
+            # The first seat is where this home's command line looks: somebody who only reads holds it for a moment.
+            if seat > 0 or time.monotonic() > deadline or _health(places) is not None:
+                break
+            time.sleep(LOOK_SECONDS)
+        if is_ours:
+            return places
+    fail(f"{SEATS_MAX} servers are running in {settings.home}: use another NOETL_HOME")
+    return None
 
 
 def down(_arguments: argparse.Namespace, settings: Settings) -> int:

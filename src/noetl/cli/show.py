@@ -47,6 +47,11 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             out(f"  {step['status']:<10} {name}{runs}{counted}")
             for line in _job_lines(step):
                 out(f"             {line}")
+        left_out = view["left_out"].get("steps")
+        if left_out:
+            out(f"  and {left_out:,} steps more, which ended before these")
+        if view["quarantine"]:
+            out(f"quarantine {_quarantine(view)}")
         for one in view["unserved"]:
             out(f"waiting    step {one['step']!r}: {one['message']}")
         print_warnings(view["warnings"], view["path"])
@@ -57,6 +62,12 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
         return 0
 
     return _reading(settings, read)
+
+
+def _quarantine(view: dict[str, Any]) -> str:
+    """What is shown is the last that could be made of it."""
+    found = view["quarantine"]
+    return f"not followed behind position {found['position'] - 1}: {found['reason']} ({found['event_type']})"
 
 
 def _job_lines(step: dict[str, Any]) -> list[str]:
@@ -74,7 +85,8 @@ def list_executions(arguments: argparse.Namespace, settings: Settings) -> int:
         if not rows:
             note("no executions yet: noetl run examples/hello_world.yaml")
         for row in rows:
-            out(f"{row['execution_id']:<20} {row['status']:<10} {row['started_at'][:19]}Z  {row['path']}")
+            mark = "  (quarantined)" if row["quarantine"] else ""
+            out(f"{row['execution_id']:<20} {row['status']:<10} {row['started_at'][:19]}Z  {row['path']}{mark}")
         return 0
 
     return _reading(settings, read)

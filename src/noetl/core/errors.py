@@ -25,6 +25,7 @@ NoetlError
 ├── ResultNotTabular     (Terminal)   no rows and columns can be made of what was asked for
 ├── LeaseLost            (Terminal)   a stale attempt or epoch tried to write
 ├── LedgerCorrupt        (Terminal)   stored bytes do not agree with their checksum or order
+├── LedgerRestored       (Terminal)   what was derived is of another ledger than this one: it must be rebuilt
 ├── PayloadMissing       (Terminal)   a reference names bytes that are not there
 ├── PayloadCorrupt       (Terminal)   stored bytes do not have the digest of their reference
 ├── PayloadUnreadable    (Terminal)   stored bytes are sealed with a key that this process does not have
@@ -34,6 +35,7 @@ NoetlError
 ├── SparkUnavailable     (Terminal)   Spark cannot be started here: no Java, or it does not come up
 ├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
 ├── AppendOverloaded     (Transient)  the append queue is full
+├── ShardMoved           (Transient)  a shard is owned by another server, or by none yet
 ├── CollectionBusy       (Transient)  another collector of payloads is at work
 ├── HostUnavailable      (Transient)  the host process does not answer
 ├── StoreUnavailable     (Transient)  a payload store does not answer, or has trouble of its own
@@ -59,6 +61,9 @@ class NoetlError(Exception):
 
 class Transient(NoetlError):
     """Trying again may help."""
+
+    retry_after_seconds: float | None = None
+    """When it may help, if whoever refused said so."""
 
 
 class Terminal(NoetlError):
@@ -200,6 +205,12 @@ class LedgerCorrupt(Terminal):
     code = "ledger_corrupt"
 
 
+class LedgerRestored(Terminal):
+    """What was derived from the ledger is of another incarnation of it, or ahead of it."""
+
+    code = "ledger_restored"
+
+
 class PayloadMissing(Terminal):
     code = "payload_missing"
 
@@ -234,6 +245,10 @@ class LedgerUnavailable(Transient):
 
 class AppendOverloaded(Transient):
     code = "append_overloaded"
+
+
+class ShardMoved(Transient):
+    code = "shard_moved"
 
 
 class CollectionBusy(Transient):

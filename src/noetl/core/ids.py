@@ -23,6 +23,17 @@ _TIME_SHIFT = NODE_BITS + SEQUENCE_BITS
 SYSTEM_ID_LIMIT = 1 << _TIME_SHIFT
 
 
+def is_system(execution_id: int) -> bool:
+    """Whether an execution is one of the reserved ones, in which the system keeps its own facts: nobody started it,
+    nothing decides it, no list shows it."""
+    return execution_id < SYSTEM_ID_LIMIT
+
+
+def system_execution_of(shard_id: int) -> ExecutionId:
+    """The reserved execution of a shard."""
+    return ExecutionId(shard_id + 1)
+
+
 def milliseconds_of(moment: datetime.datetime) -> int:
     """Milliseconds between the id epoch and a moment."""
     return (moment - EPOCH) // datetime.timedelta(milliseconds=1)
@@ -76,6 +87,14 @@ class Quarter:
     def id_bounds(self) -> tuple[int, int]:
         """First id inside and first id after; the system's own ids stay below the very first quarter."""
         return max(first_id_at(self.start), SYSTEM_ID_LIMIT), first_id_at(self.following().start)
+
+
+def quarter_named(name: str) -> Quarter | None:
+    """The quarter of a name; None for any other text."""
+    year, mark, number = name.partition("q")
+    if mark and year.isascii() and year.isdigit() and number in ("1", "2", "3", "4"):
+        return Quarter(int(year), int(number))
+    return None
 
 
 def quarter_of(moment: datetime.datetime) -> Quarter:

@@ -34,6 +34,7 @@ CANCEL_REQUESTED = "execution.cancel_requested"
 PLAYBOOK_COMPLETED = "playbook.completed"
 PLAYBOOK_FAILED = "playbook.failed"
 EXECUTION_CANCELLED = "execution.cancelled"
+CHECKPOINT_COMMITTED = "checkpoint.committed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,6 +320,14 @@ KINDS: Mapping[str, EventKind] = {
             closes=True,
             carries=("execution.cancelled",),
         ),
+        EventKind(
+            event_type=CHECKPOINT_COMMITTED,
+            aggregate_type="execution",
+            transition_key="checkpoint.committed/<epoch>",
+            says="Every event of the shard up to `position` is applied to its projections.  It stands in the reserved "
+            "execution of its shard and never in one of a user.",
+            meta=("epoch", "shard", "position", "last_event_id"),
+        ),
     )
 }
 
@@ -385,3 +394,8 @@ def child_key(event_type: str, command_id: str, number: int) -> str:
 def job_key(event_type: str, command_id: str, attempt: int, number: int) -> str:
     """Of `job.intended` and `job.progressed`; an attempt at a command may run several jobs, and each tells its way."""
     return f"{event_type}/{command_id}/{attempt}/{number}"
+
+
+def checkpoint_key(epoch: int) -> str:
+    """Of `checkpoint.committed`; the epochs of a shard are counted without a gap."""
+    return f"checkpoint.committed/{epoch}"

@@ -56,6 +56,8 @@ CALLER_BYTES_MAX = 4_096
 # --- appending -------------------------------------------------------------------------------------------
 APPEND_BATCH_EVENTS_MAX = 512
 APPEND_QUEUE_EVENTS_MAX = 20_000
+APPEND_QUEUE_BYTES_MAX = 64 * 1024 * 1024
+APPEND_QUEUE_SECONDS_MAX = 5.0
 DECIDE_INPUTS_WAITING_MAX = 10_000
 
 # --- payloads --------------------------------------------------------------------------------------------
@@ -167,6 +169,16 @@ COLLECTION_CHUNK_ROWS = 1_000
 COLLECTION_CHUNK_BYTES = 262_144
 COLLECTION_CARRIED_BYTES_MAX = 4 * 1024 * 1024
 
+# --- what people are shown of an execution ----------------------------------------------------------------
+VIEW_STEPS_MAX = 500
+VIEW_LOOPS_MAX = 50
+VIEW_COMMANDS_MAX = 50
+VIEW_JOBS_PER_STEP_MAX = 20
+# Over all steps: what a job costs may be some kilobytes.
+VIEW_JOBS_WITH_DETAILS_MAX = 50
+QUARANTINE_REASON_CHARS_MAX = 1_000
+PROJECTED_STATES_MAX = 4_000
+
 # --- user Python -----------------------------------------------------------------------------------------
 PYTHON_CHILDREN_MAX = 32
 PYTHON_CHILD_TASKS_MAX = 1_000
@@ -235,6 +247,13 @@ WAIT_SECONDS_MAX = 30.0
 LIST_ROWS_MAX = 1_000
 EVENTS_ROWS_MAX = 5_000
 IDEMPOTENCY_KEY_CHARS_MAX = 200
+# Requests with a body that are under way; more are refused with 503 until some have ended.
+REQUESTS_STARTING_MAX = 256
+REQUESTS_STARTING_BYTES_MAX = 64 * 1024 * 1024
+REQUESTS_OTHER_MAX = 4_096
+REQUESTS_OTHER_BYTES_MAX = 256 * 1024 * 1024
+REQUESTS_WAIT_SECONDS_MAX = 2.0
+REQUESTS_AGE_SECONDS_MAX = 5.0
 
 # --- worker sessions -------------------------------------------------------------------------------------
 FACTS_BYTES_MAX = 32_000_000

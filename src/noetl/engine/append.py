@@ -18,7 +18,12 @@ from noetl.core.errors import (
     VersionConflict,
 )
 from noetl.core.kinds import KINDS
-from noetl.core.limits import APPEND_BATCH_EVENTS_MAX, APPEND_QUEUE_EVENTS_MAX
+from noetl.core.limits import (
+    APPEND_BATCH_EVENTS_MAX,
+    APPEND_QUEUE_BYTES_MAX,
+    APPEND_QUEUE_EVENTS_MAX,
+    APPEND_QUEUE_SECONDS_MAX,
+)
 from noetl.ports.ledger import Appended, AppendOutcome, Ledger, Offer
 
 _CONCURRENT_DUPLICATES_MAX = 5
@@ -28,6 +33,8 @@ _CONCURRENT_DUPLICATES_MAX = 5
 class _Waiting:
     offer: Offer
     answer: asyncio.Future[list[Appended]]
+    size: int
+    since: float
 
     @property
     def keys(self) -> set[tuple[int, str]]:
@@ -36,6 +43,10 @@ class _Waiting:
     @property
     def streams(self) -> set[int]:
         return {sealed.event.execution_id for sealed in self.offer.events}
+
+    @property
+    def is_expecting(self) -> bool:
+        return self.offer.expected_version is not None or bool(self.offer.expected_versions)
 
     @property
     def closes(self) -> set[int]:
@@ -70,14 +81,26 @@ class _Lane:
         self._ledger = ledger
         self._queue: deque[_Waiting] = deque()
         self._queued_events = 0
+        self._queued_bytes = 0
         self._wake = asyncio.Event()
 
     async def append(self, offer: Offer) -> list[Appended]:
-        if self._queued_events + len(offer.events) > APPEND_QUEUE_EVENTS_MAX:
-            raise AppendOverloaded(f"{self._queued_events} events are waiting to be appended: try again later")
-        answer: asyncio.Future[list[Appended]] = asyncio.get_running_loop().create_future()
-        self._queue.append(_Waiting(offer, answer))
+        loop = asyncio.get_running_loop()
+        size = sum(len(sealed.text) for sealed in offer.events) + sum(len(one.content) for one in offer.payloads)
+        oldest = loop.time() - self._queue[0].since if self._queue else 0.0
+        if (
+            self._queued_events + len(offer.events) > APPEND_QUEUE_EVENTS_MAX
+            or self._queued_bytes + size > APPEND_QUEUE_BYTES_MAX
+            or oldest > APPEND_QUEUE_SECONDS_MAX
+        ):
+            waiting = f"{self._queued_events} events of {self._queued_bytes:,} bytes"
+            error = AppendOverloaded(f"{waiting} wait to be appended, the oldest for {oldest:.1f} s: try again later")
+            error.retry_after_seconds = max(1.0, oldest)
+            raise error
+        answer: asyncio.Future[list[Appended]] = loop.create_future()
+        self._queue.append(_Waiting(offer, answer, size, loop.time()))
         self._queued_events += len(offer.events)
+        self._queued_bytes += size
         self._wake.set()
         return await answer
 
@@ -106,12 +129,13 @@ class _Lane:
             is_judged_wrong = (
                 not keys.isdisjoint(own)
                 or not closed.isdisjoint(streams)
-                or (waiting.offer.expected_version is not None and not moved.isdisjoint(streams))
+                or (waiting.is_expecting and not moved.isdisjoint(streams))
             )
             if batch and is_judged_wrong:
                 break
             self._queue.popleft()
             self._queued_events -= len(waiting.offer.events)
+            self._queued_bytes -= waiting.size
             keys |= own
             moved |= streams
             closed |= waiting.closes
@@ -205,6 +229,6 @@ def _error_of(offer: Offer, numbers: range, outcome: AppendOutcome) -> NoetlErro
         if left_out.is_closed:
             return ExecutionClosed(f"execution {event.execution_id} has ended: {event.transition_key} is refused")
         return VersionConflict(
-            f"execution {event.execution_id} is at version {left_out.version}, not {offer.expected_version}"
+            f"execution {event.execution_id} is at version {left_out.version}, not {offer.expects(event.execution_id)}"
         )
     return None

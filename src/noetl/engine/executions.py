@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
 from noetl.core.codec import canonical_bytes, sha256_hex
-from noetl.core.errors import ExecutionUnknown, NoetlError, Problem, RequestInvalid, TransitionConflict
+from noetl.core.errors import ExecutionUnknown, NoetlError, Problem, RequestInvalid, ShardMoved, TransitionConflict
 from noetl.core.event import Event
 from noetl.core.execution.lifecycle import REQUEST
-from noetl.core.execution.state import CommandStatus, ExecutionState
+from noetl.core.execution.state import Command, CommandStatus, ExecutionState, Status
 from noetl.core.ids import ExecutionId
 from noetl.core.playbook.compiling.pools import POOL_DEFAULT
 from noetl.core.playbook.scripts import scripts_digest, version_digest
@@ -23,10 +23,14 @@ from noetl.engine.control.states import Held
 from noetl.engine.payloads import Payloads
 from noetl.engine.pinning.pins import Source
 from noetl.engine.results import read_result
-from noetl.engine.starting import Starter
+from noetl.engine.starting import Prepared, Starter
 from noetl.ports.catalog import CatalogEntry
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow
 from noetl.ports.queue import Executions
+from noetl.ports.serving.roster import Roster, SessionRow
+
+STARTS_MAX = 5
+LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +81,19 @@ class Unserved:
         return {"step": self.step, "pool": demand.pool, "kinds": sorted(demand.kinds), "message": self.message}
 
 
+class _Identity(Protocol):
+    """Which execution it is, and whose."""
+
+    @property
+    def execution_id(self) -> int: ...
+
+    @property
+    def tenant_id(self) -> str: ...
+
+    @property
+    def organization_id(self) -> str: ...
+
+
 class ExecutionService:
     def __init__(
         self,
@@ -87,7 +104,9 @@ class ExecutionService:
         payloads: Payloads,
         starter: Starter,
         shard_count: int,
+        roster: Roster | None = None,
     ) -> None:
+        self._roster = roster
         self._states = parts.states
         self._ledger = parts.ledger
         self._playbooks = parts.playbooks
@@ -111,7 +130,16 @@ class ExecutionService:
         if known is not None:
             return Started(execution_id=known, warnings=playbook.warnings)
         source = Source(text=request.text, file=request.file, scripts=origin.scripts, entry=origin.entry)
-        prepared = await self._starter.prepare(playbook, source, request.payload, owner=request)
+        for _ in range(STARTS_MAX):
+            prepared = await self._starter.prepare(playbook, source, request.payload, owner=request)
+            try:
+                execution_id = await self._begin(request, prepared, digest)
+            except ShardMoved:
+                continue  # between the choice of its id and its commit
+            return Started(execution_id=execution_id, warnings=prepared.pins.warnings)
+        raise ShardMoved("the shards of this server are on the move: try again in a moment")
+
+    async def _begin(self, request: StartRequest, prepared: Prepared, digest: str) -> int:
         execution_id = prepared.execution_id
         start = StartInput(
             execution_id=execution_id,
@@ -129,8 +157,8 @@ class ExecutionService:
             known = await self._known(request, digest)
             if known is None:
                 raise
-            execution_id = known
-        return Started(execution_id=execution_id, warnings=prepared.pins.warnings)
+            return known
+        return execution_id
 
     async def _known(self, request: StartRequest, digest: str) -> int | None:
         if request.idempotency_key is None:
@@ -170,19 +198,6 @@ class ExecutionService:
     async def state(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionState:
         return (await self.held(execution_id, tenant_id=tenant_id, organization_id=organization_id)).state
 
-    async def wait_position(
-        self, execution_id: int, *, tenant_id: str, organization_id: str, position: int, timeout_seconds: float
-    ) -> Held:
-        """The state when it includes a position of its shard, or when the time is up."""
-        deadline = self._clock.monotonic() + timeout_seconds
-        with self._watchers.watch(execution_id) as watch:
-            while True:
-                held = await self.held(execution_id, tenant_id=tenant_id, organization_id=organization_id)
-                left = deadline - self._clock.monotonic()
-                if held.position >= position or held.state.is_terminal or left <= 0:
-                    return held
-                await watch.changed(left)
-
     async def wait_terminal(
         self, execution_id: int, *, tenant_id: str, organization_id: str, timeout_seconds: float
     ) -> ExecutionState:
@@ -194,7 +209,7 @@ class ExecutionService:
                 left = deadline - self._clock.monotonic()
                 if state.is_terminal or left <= 0:
                     return state
-                await watch.changed(left)
+                await watch.changed(self._patience(execution_id, left))
 
     async def events(
         self,
@@ -207,42 +222,78 @@ class ExecutionService:
         wait_seconds: float,
     ) -> list[Event]:
         """Events behind a position; waits for the first one when there is none yet."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        deadline = self._clock.monotonic() + wait_seconds
         with self._watchers.watch(execution_id) as watch:
-            state = await self.state(execution_id, tenant_id=tenant_id, organization_id=organization_id)
-            events = await self._ledger.read_execution(execution_id, after_position=after_position, limit=limit)
-            if events or state.is_terminal or wait_seconds <= 0:
-                return events
-            await watch.changed(wait_seconds)
-        return await self._ledger.read_execution(execution_id, after_position=after_position, limit=limit)
+            while True:
+                is_over = await self.has_ended(execution_id, **owner)
+                events = await self._ledger.read_execution(execution_id, after_position=after_position, limit=limit)
+                left = deadline - self._clock.monotonic()
+                if events or is_over or left <= 0:
+                    return events
+                await watch.changed(self._patience(execution_id, left))
+
+    async def has_ended(self, execution_id: int, *, tenant_id: str, organization_id: str) -> bool:
+        """Whether an execution is over, as far as this server knows.  Other tenants' executions do not exist."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        if self._states.cached(execution_id) is None:
+            row = await self._executions.find(execution_id, **owner)
+            if row is not None:
+                return row.status != Status.RUNNING
+        return (await self.state(execution_id, **owner)).is_terminal
+
+    def _patience(self, execution_id: int, seconds: float) -> float:
+        """How long to wait for a word: what other servers decide is told nobody here, and must be looked for."""
+        return seconds if self._states.cached(execution_id) is not None else min(seconds, LOOK_SECONDS)
 
     async def unserved(self, state: ExecutionState) -> list[Unserved]:
         """Steps that wait for workers which are not there: whoever looks must not take that for running."""
+        return [] if state.is_terminal else await self.unserved_commands(state, state.playbook, state.commands.values())
+
+    async def unserved_commands(
+        self, execution: _Identity, reference: Mapping[str, object], commands: Iterable[Command]
+    ) -> list[Unserved]:
+        """As above, of what is open in an execution of which no more is known."""
         sessions, found = self._sessions, dict[tuple[str, Demand], Unserved]()
-        open_ = [one for one in state.commands.values() if one.status is not CommandStatus.WAITING]
-        if state.is_terminal or not open_:
+        open_ = [one for one in commands if one.status is not CommandStatus.WAITING]
+        if not open_:
             return []
         try:
             playbook = await self._playbooks.pinned(
-                state.playbook, tenant_id=state.tenant_id, organization_id=state.organization_id
+                reference, tenant_id=execution.tenant_id, organization_id=execution.organization_id
             )
         except NoetlError:
             return []  # whoever looks at an execution must see it, also when nobody could go on with it
         for command in open_:
-            if sessions.holds(state.execution_id, command.command_id, command.attempt):
+            if sessions.holds(execution.execution_id, command.command_id, command.attempt):
                 continue
             demand = demand_of(command, playbook)
             if not sessions.pools.is_served(demand):
                 found[command.step, demand] = Unserved(command.step, demand, demand.pool not in sessions.pools.served)
-        return list(found.values())
+        return await self._unserved_anywhere(list(found.values()))
+
+    async def _unserved_anywhere(self, found: list[Unserved]) -> list[Unserved]:
+        """Those that workers of other servers do not take either."""
+        if not found or self._roster is None:
+            return found
+        living = await self._roster.living()
+        pools = {row.pool for row in living}
+        return [
+            replace(one, is_pool_empty=one.is_pool_empty and one.demand.pool not in pools)
+            for one in found
+            if not any(_serves(row, one.demand) for row in living)
+        ]
 
     async def result(self, state: ExecutionState) -> object:
         """The value of a finished execution's result."""
         reference: Any = state.result["reference"] if state.result else None
+        owner = {"tenant_id": state.tenant_id, "organization_id": state.organization_id}
+        return await self.result_of(reference, **owner)
+
+    async def result_of(self, reference: Mapping[str, Any] | None, *, tenant_id: str, organization_id: str) -> object:
         if reference is None:
             return None
-        return await read_result(
-            self._payloads, reference, tenant_id=state.tenant_id, organization_id=state.organization_id
-        )
+        return await read_result(self._payloads, reference, tenant_id=tenant_id, organization_id=organization_id)
 
     async def newest(
         self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None
@@ -251,6 +302,10 @@ class ExecutionService:
         return await self._executions.newest(
             tenant_id=tenant_id, organization_id=organization_id, limit=limit, before=before, status=status
         )
+
+
+def _serves(session: SessionRow, demand: Demand) -> bool:
+    return session.pool == demand.pool and (session.kinds is None or session.kinds.issuperset(demand.kinds))
 
 
 def _digest(request: StartRequest, origin: Origin, playbook_digest: str) -> str:

@@ -24,6 +24,7 @@ from noetl.engine.sessions.keeper import Keeper, Told
 from noetl.engine.sessions.remote import RemoteSession
 from noetl.ports.ledger import Ledger
 from noetl.ports.owner import Owner
+from noetl.ports.queue import Queue
 from noetl.ports.session import CommandMessage, Fact
 
 PAGE_EVENTS = 5_000
@@ -41,11 +42,15 @@ class Commit:
 
 
 class FrameService:
-    def __init__(self, *, decider: Decider, keeper: Keeper, payloads: Payloads, ledger: Ledger) -> None:
+    def __init__(
+        self, *, decider: Decider, keeper: Keeper, payloads: Payloads, ledger: Ledger, queue: Queue | None = None
+    ) -> None:
+        """`queue` tells which frames nobody holds when there may be other servers."""
         self._decider = decider
         self._keeper = keeper
         self._payloads = payloads
         self._ledger = ledger
+        self._queue = queue
 
     async def claim(
         self, execution_id: int, stage_id: str, *, session_id: int, count: int, key: str | None, owner: Owner
@@ -62,6 +67,7 @@ class FrameService:
             count=count,
             tenant_id=owner.tenant_id,
             organization_id=owner.organization_id,
+            free=None if self._queue is None else await self._queue.free(execution_id),
         )
         await self._decider.tell(asked)
         return session.pull(key, list(asked.found))

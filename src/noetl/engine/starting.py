@@ -59,8 +59,11 @@ class Starter:
         ids: IdSource,
         clock: Clock,
         env: Mapping[str, str] | None = None,
+        roots: IdSource | None = None,
     ) -> None:
-        """`env` are the variables of this server that playbooks may read."""
+        """`env` are the variables of this server that playbooks may read; `roots` makes the ids of executions that no
+        other one starts."""
+        self._roots = roots or ids
         self._env = env or {}
         self._payloads = payloads
         self._pinner = pinner
@@ -81,7 +84,7 @@ class Starter:
         """Raises PlaybookInvalid when a script cannot be had or the workload not be rendered, RequestInvalid when it
         cannot be stored.  `caller` is the iteration that a child is started from."""
         pins = await self._pinner.pin(playbook, source, owner, looks=not is_child)
-        execution_id = self._ids.next_id()
+        execution_id = (self._ids if is_child else self._roots).next_id()
         content = await self._payloads.keep(
             source.text.encode("utf-8"),
             tenant_id=owner.tenant_id,

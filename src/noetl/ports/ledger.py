@@ -36,9 +36,20 @@ class QueuedCommand:
     pool: str = "default"
 
 
+@dataclass(frozen=True, slots=True)
+class StopWord:
+    """A word to whoever holds an attempt at a command: `cancel` or `drain`."""
+
+    execution_id: int
+    command_id: str
+    attempt: int
+    word: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionRow:
-    """A row of the projection `noetl.execution`: what lists show."""
+    """A row of the projection `noetl.execution`: what lists show.  `state` is the document that a status view shows, as
+    JSON, and is left out of lists; `quarantine` says, as JSON, why its events could not be folded any further."""
 
     execution_id: int
     tenant_id: str
@@ -53,6 +64,9 @@ class ExecutionRow:
     last_event_id: int
     applied_position: int
     parent_execution_id: int | None = None
+    version: int = 0
+    state: str | None = field(default=None, repr=False)
+    quarantine: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +87,7 @@ class Advance:
     payloads: Sequence[Payload] = ()
     queue: Sequence[QueuedCommand] = ()
     claims: Sequence[QueuedCommand] = ()
+    stops: Sequence[StopWord] = ()
     dequeue: Sequence[tuple[int, str]] = ()
     timers: Sequence[tuple[int, str, int, str]] = ()
     timers_gone: Sequence[tuple[int, str]] = ()
@@ -90,12 +105,17 @@ class Appended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """Events that one caller wants appended together, with the payloads they name."""
+    """Events that one caller wants appended together, with the payloads they name.  `expected_versions` are those of
+    several streams, by execution; the others are at `expected_version`, if that is given."""
 
     shard_id: int
     events: Sequence[Sealed]
     payloads: Sequence[Payload] = ()
     expected_version: int | None = None
+    expected_versions: Mapping[int, int] = field(default_factory=dict)
+
+    def expects(self, execution_id: int) -> int | None:
+        return self.expected_versions.get(execution_id, self.expected_version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,5 +166,9 @@ class Ledger(Protocol):
     async def read_shard(self, shard_id: int, *, after_position: int, limit: int = 10_000) -> list[Event]: ...
 
     async def heads(self) -> list[ShardHead]: ...
+
+    async def shard_of(self, execution_id: int) -> int | None:
+        """The shard that an execution was created in; None when there is no such execution."""
+        ...
 
     async def incarnation(self) -> str: ...

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
 
@@ -16,8 +16,18 @@ class DueTimer:
     shard_id: int
 
 
+class Taken(NamedTuple):
+    """A row that a session takes with an attempt whose claim is yet to be recorded."""
+
+    execution_id: int
+    command_id: str
+    attempt: int
+    session_id: int
+
+
 class Queue(Protocol):
-    """Reads of the derived tables; their writes travel with the commit that causes them."""
+    """Reads of the derived tables.  Their writes travel with the commit that causes them; only a claim in a shard of
+    somebody else takes its row first, so that two servers do not give the same command away."""
 
     async def waiting(self, *, pool: str, limit: int, kinds: Sequence[str] | None = None) -> list[QueuedCommand]:
         """Commands that nobody holds and that are due, best first; with `kinds` only those that need no other tools."""
@@ -31,11 +41,21 @@ class Queue(Protocol):
         """Give back what one session holds, all of it or these commands."""
         ...
 
+    async def take(self, rows: Sequence[Taken]) -> set[tuple[int, str]]:
+        """Take rows that nobody holds; returns those that could be taken, now or by the same question before."""
+        ...
+
+    async def free(self, execution_id: int) -> Mapping[str, int]:
+        """The commands of an execution that nobody holds and that are due, with the attempts of their rows."""
+        ...
+
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]: ...
 
-    async def due_timers(self, *, limit: int) -> list[DueTimer]: ...
+    async def due_timers(self, *, limit: int, shards: Collection[int] | None = None) -> list[DueTimer]:
+        """The timers of these shards, or of all, whose time has passed."""
+        ...
 
-    async def next_due_in(self) -> float | None:
+    async def next_due_in(self, *, shards: Collection[int] | None = None) -> float | None:
         """Seconds until the next timer by the database's clock; None without timers."""
         ...
 
@@ -51,7 +71,9 @@ class Executions(Protocol):
         """Newest first; with `before` those with a smaller id, with `status` only those in it."""
         ...
 
-    async def open_ids(self) -> list[int]: ...
+    async def open_ids(self, *, shards: Collection[int] | None = None) -> list[int]:
+        """The executions of these shards, or of all, that have not ended."""
+        ...
 
     async def idempotent(
         self, *, tenant_id: str, organization_id: str, idempotency_key: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Mapping
 
 from noetl.adapters.arrow.files.later import table_formats
 from noetl.adapters.objects.build import payload_stores
 from noetl.adapters.objects.scripts import RootedScripts
 from noetl.adapters.postgres.access.published import PublishedLedger
+from noetl.adapters.postgres.durability.examination import PostgresExamination
+from noetl.adapters.postgres.durability.snapshots import PostgresSnapshots
 from noetl.adapters.postgres.embedded import ServerAddress
-from noetl.adapters.postgres.leases import NODE_LEASE_SECONDS, NodeLease, PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.lineage.lineage import PostgresLineage
 from noetl.adapters.postgres.logs.chunks import PostgresLogs
@@ -25,7 +25,7 @@ from noetl.adapters.system.background import ThreadBackground
 from noetl.adapters.system.chance import pick_below
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
-from noetl.core.errors import LeaseLost, LedgerUnavailable, SettingsInvalid
+from noetl.core.errors import LeaseLost, LedgerUnavailable
 from noetl.core.locator import producer_locator
 from noetl.engine.catalog import CatalogService
 from noetl.engine.children.starter import ChildStarter
@@ -37,6 +37,8 @@ from noetl.engine.control.states import States
 from noetl.engine.control.timers import Timers
 from noetl.engine.control.watch import Watchers
 from noetl.engine.credentials import CredentialOpener, CredentialService
+from noetl.engine.durability.checkpointer import SYSTEM_ORGANIZATION, SYSTEM_TENANT
+from noetl.engine.durability.roles import Roles
 from noetl.engine.executions import ExecutionService
 from noetl.engine.frames import FrameService
 from noetl.engine.leftovers import Leftovers
@@ -49,21 +51,28 @@ from noetl.engine.reading.encoding import RowEncoder
 from noetl.engine.reading.service import ResultService
 from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
+from noetl.engine.sharing.gauges import ServerGauges
 from noetl.engine.starting import Starter
 from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
 from noetl.ports.data.counters import Counted
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.tool import Renderer, Tool
 from noetl.settings import Settings
 from noetl.wiring.credentials import built_in_credentials, credential_cipher
 from noetl.wiring.pools import embedded_slots
+from noetl.wiring.projections.inside import ProjectionSide
+from noetl.wiring.recovering.durability import Durability
+from noetl.wiring.serving import Serving
 from noetl.wiring.spark import spark_compute
 from noetl.wiring.stores import datasets_over, payload_keys, tables_over
 from noetl.wiring.tools import tools_of
 
 READY_SECONDS_MAX = 2.0
+# How long a host that only reads lets its client wait for projections that are behind.
+CATCH_UP_SECONDS_MAX = 5.0
 
 
 class Engine:
@@ -77,15 +86,20 @@ class Engine:
         *,
         instance: str,
         has_worker: bool = True,
+        has_projector: bool = True,
         server: ServerAddress | None = None,
+        seat: str | None = None,
     ) -> None:
+        """`seat` names the lock that this process holds: whoever had it before is dead."""
         self._settings = settings
+        self._seat = seat
+        self.url: str | None = None
+        self._has_projector = has_projector
         self._has_worker = has_worker
         self._instance = instance
         self._clock = SystemClock()
         self._writer = Writer(database)
         self._reader = Reader(database, size_max=settings.reader_connections)
-        self._leases = PostgresLeases(self._reader)
         self.ledger = PostgresLedger(self._writer, self._reader)
         self.queue = PostgresQueue(self._reader)
         self.executions = PostgresExecutions(self._reader)
@@ -119,31 +133,32 @@ class Engine:
         self._pinner = Pinner(scripts, catalog=catalog, credentials=self.sealed_credentials, built_in=built_in)
         self._catalog = catalog
         self.credential_source = CredentialOpener(self.sealed_credentials, cipher, clock=self._clock, built_in=built_in)
-        self.states = States(self.ledger)
+        snapshots = PostgresSnapshots(self._reader)
+        self.states = States(self.ledger, snapshots)
+        self.durability = Durability(settings.control, database, background=self._background)
+        self.serving = Serving(settings, database, pool=self.durability.pool, reader=self._reader)
         self.sessions = Sessions()
         self._job_counts = JobCounts()
         self.watchers = Watchers()
+        self.projecting = ProjectionSide(settings.control, database, reader=self._reader, clock=self._clock)
+        self.projecting.observers.append(self.durability.snapshotter.observe)
+        self._projected_states = States(self.ledger, snapshots)
+        self.status = self.projecting.status
+        self._control_counted: tuple[Counted, ...] = ()
         self.resumed: list[int] = []
         self.is_restored = asyncio.Event()
-        self._node: NodeLease | None = None
 
     async def open(self, *, resume: bool = True) -> None:
         """Connect, lease a node number, take the shards; with `resume` also bring open executions back."""
         await self._reader.open()
+        await self.durability.pool.open()
         await self.stores.prepare()
-        self._node = await self._leases.lease_node(instance=self._instance, kind="host")
-        self._ids = SnowflakeIds(node=self._node.node_number, last_id=self._node.last_id)
-        tenant, organization = self._settings.tenant_id, self._settings.organization_id
-        parts = ControlParts(
-            ledger=self.ledger,
-            states=self.states,
-            playbooks=self.playbooks,
-            sessions=self.sessions,
-            watchers=self.watchers,
-            ids=self._ids,
-            clock=self._clock,
-            context_bytes_max=self._settings.event_result_context_bytes,
-        )
+        kind = ("host" if self._has_worker else "server") if resume else "reader"
+        seat = self._seat if resume else None
+        node = await self.serving.register(instance=self._instance, kind=kind, url=self.url, seat=seat)
+        self._ids = SnowflakeIds(node=node.node_number, last_id=node.last_id)
+        parts = self._control_parts()
+        self._prepare_projecting(is_resuming=resume)
         self.catalog = CatalogService(
             self._catalog,
             playbooks=self.playbooks,
@@ -156,8 +171,10 @@ class Engine:
         children = ChildStarter(
             states=self.states, playbooks=self.playbooks, payloads=self.payloads, starter=starter, finder=self.catalog
         )
+        tenant, organization = self._settings.tenant_id, self._settings.organization_id
         producer = producer_locator(tenant, organization, "host", self._instance)
-        self.decider = Decider(parts, producer=producer, children=children)
+        neighbours = self.serving.prepare(parts, queue=self.queue, producer=producer)
+        self.decider = Decider(parts, producer=producer, children=children, neighbours=neighbours)
         self.service = ExecutionService(
             parts,
             decider=self.decider,
@@ -165,6 +182,7 @@ class Engine:
             payloads=self.payloads,
             starter=starter,
             shard_count=self._settings.shard_count,
+            roster=self.serving.roster,
         )
         self.published = PublishedLedger(self._reader)
         self.traces = TraceService(executions=self.service, lineage=PostgresLineage(self._reader))
@@ -174,6 +192,10 @@ class Engine:
             queue=self.queue,
             executions=self.executions,
             ledger=self.ledger,
+            neighbours=neighbours,
+        )
+        self.shards = self.serving.keeper(
+            parts, self._ids, decider=self.decider, dispatcher=self.dispatcher, neighbours=neighbours
         )
         self.keeper = Keeper(
             control=self.decider,
@@ -182,25 +204,55 @@ class Engine:
             ids=self._ids,
             clock=self._clock,
             lease_seconds=self._settings.session_lease_seconds,
+            books=self.serving,
         )
-        self.frames = FrameService(decider=self.decider, keeper=self.keeper, payloads=self.payloads, ledger=self.ledger)
+        self.frames = FrameService(
+            decider=self.decider, keeper=self.keeper, payloads=self.payloads, ledger=self.ledger, queue=self.queue
+        )
         self._resumes = resume
+        examination = PostgresExamination(self.durability.pool)
+        gauges = ServerGauges(examination, self.serving.shards, self.sessions, self._clock)
+        self._control_counted = (parts.counts, self.shards, gauges) if resume else (gauges,)
         if resume:
             for tool in self._own_tools:
                 await tool.start()
-            await self._leases.refresh_incarnation()
-            heads = await self._leases.own_shards(runtime_id=self._node.runtime_id, instance=self._instance)
-            if len(heads) < self._settings.shard_count:
-                raise SettingsInvalid(
-                    f"NOETL_SHARD_COUNT is {self._settings.shard_count}, the database has {len(heads)} shards: "
-                    "run `noetl migrate` with this setting first"
-                )
-            self.decider.own(heads)
+            await self.serving.runtimes.refresh_incarnation()
+            await self.serving.check_shards()
+
+    def _control_parts(self) -> ControlParts:
+        return ControlParts(
+            ledger=self.ledger,
+            states=self.states,
+            playbooks=self.playbooks,
+            sessions=self.sessions,
+            watchers=self.watchers,
+            ids=self._ids,
+            clock=self._clock,
+            on_commit=self.projecting.feed.tell,
+            context_bytes_max=self._settings.event_result_context_bytes,
+        )
+
+    def _prepare_projecting(self, *, is_resuming: bool) -> None:
+        """Whoever has the embedded database has it alone.  A host that only reads keeps projections there too: nobody
+        else would, and what it shows must be true."""
+        is_alone = self._settings.postgres_dsn is None
+        if self._has_projector and (is_resuming or is_alone):
+            assert self.serving.node is not None
+            member = self.projecting.member(self.serving.node.runtime_id, self._instance)
+            self.projecting.prepare(member, self._projected_states, by_force=is_alone)
+
+    @property
+    def is_deciding(self) -> bool:
+        """Whether this process owns shards, or shall; one that only reads does not."""
+        return self._resumes
 
     @property
     def counted(self) -> tuple[Counted, ...]:
         """What counts something that metrics show."""
-        return self.tables, self.stores, self.ledger.result_bytes, self._job_counts
+        projector = self.projecting.projector
+        own: tuple[Counted, ...] = (self.tables, self.stores, self.ledger.result_bytes, self._job_counts)
+        found = (*own, *self.durability.counted, *self._control_counted)
+        return found if projector is None else (*found, projector.counts)
 
     @property
     def results(self) -> ResultService:
@@ -217,6 +269,7 @@ class Engine:
             ids=self._ids,
             clock=self._clock,
             env=self._settings.env,
+            roots=self.serving.own_ids(self._ids, lambda: self.decider.heads),
         )
 
     @property
@@ -227,26 +280,53 @@ class Engine:
     async def run(self) -> None:
         """Everything that must run while the engine is open.  Ends by cancellation."""
         if not self._resumes:
-            self.is_restored.set()
-            await self._renew()
+            await self._read_only()
             return
         timers = Timers(decider=self.decider, queue=self.queue)
         async with asyncio.TaskGroup() as group:
+            group.create_task(self.projecting.run())
+            group.create_task(self.durability.snapshotter.run())
             group.create_task(self.decider.run())
             if self._has_worker:
                 for pool, slots in embedded_slots(self._settings).items():
-                    group.create_task(self._worker(pool, slots).run())
-            self.resumed = await self.dispatcher.restore()
+                    group.create_task((await self._worker(pool, slots)).run())
+            group.create_task(self.serving.recorder.run())
+            group.create_task(self.shards.run())
+            await self.shards.ready.wait()
+            self.resumed = self.shards.resumed
             self.is_restored.set()
             group.create_task(self.dispatcher.run())
+            group.create_task(self.dispatcher.look_for_others())
             group.create_task(timers.run())
             group.create_task(Leftovers(self.tools.values(), self.executions).run())
             group.create_task(self.keeper.run())
+            group.create_task(self._roles().run())
+
+    def _roles(self) -> Roles:
+        """What only one server at a time does."""
+        assert self.serving.node is not None
+        return self.durability.roles(
+            runtime_id=self.serving.node.runtime_id,
+            ids=self._ids,
+            clock=self._clock,
+            producer=producer_locator(SYSTEM_TENANT, SYSTEM_ORGANIZATION, "host", self._instance),
+            sessions=self.shards,
+            on_checkpoint=self.decider.catch_up,
+        )
+
+    async def _read_only(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.projecting.run())
+            if self.projecting.projector is not None:
+                await self.projecting.caught_up(seconds=CATCH_UP_SECONDS_MAX)
+            self.is_restored.set()
             group.create_task(self._renew())
 
-    def _worker(self, pool: str, slots: int) -> Worker:
-        session = InProcessSession(session_id=self._ids.next_id(), slots=slots, control=self.decider)
-        self.sessions.connect(session, pool=pool)
+    async def _worker(self, pool: str, slots: int) -> Worker:
+        session_id, name = self._ids.next_id(), self._instance
+        session = InProcessSession(session_id=session_id, slots=slots, control=self.decider)
+        await self.serving.vouch(SessionRow(session_id=session_id, worker_id=name, pool=pool, kinds=None, slots=slots))
+        self.sessions.connect(session, pool=pool, worker_id=name)
         return Worker(
             WorkerParts(
                 session=session,
@@ -265,11 +345,15 @@ class Engine:
         )
 
     async def _renew(self) -> None:
+        """Of a process that owns nothing: others may only not make ids with its number."""
         while True:
-            await asyncio.sleep(NODE_LEASE_SECONDS / 4)
-            assert self._node is not None
+            await asyncio.sleep(self._settings.control.shard_heartbeat_seconds)
+            node = self.serving.node
+            assert node is not None
             try:
-                is_held = await self._leases.renew_node(self._node.runtime_id, last_id=self._ids.last_id)
+                is_held = await self.serving.runtimes.renew(
+                    node.runtime_id, last_id=self._ids.last_id, lease_seconds=self.serving.lease_seconds
+                )
             except LedgerUnavailable:
                 continue  # only the database can say that it is lost, and only when it is back
             if not is_held:
@@ -289,9 +373,8 @@ class Engine:
     async def close(self) -> None:
         """Let go of everything, also when Postgres is away: then the lease ends by itself."""
         try:
-            if self._node is not None:
-                with contextlib.suppress(LedgerUnavailable):
-                    await self._leases.release_node(self._node.runtime_id, last_id=self._ids.last_id)
+            await self.projecting.close()
+            await self.serving.leave()
         finally:
             if getattr(self, "_resumes", False):
                 for tool in self._own_tools:
@@ -299,4 +382,6 @@ class Engine:
             if self._spark is not None:
                 await self._spark.close()
             await self._writer.close()
+            await self.serving.close()
+            await self.durability.pool.close()
             await self._reader.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from noetl.adapters.objects.build import worker_stores
@@ -30,16 +31,19 @@ from noetl.wiring.spark import spark_compute
 from noetl.wiring.stores import datasets_over, payload_keys, tables_over
 from noetl.wiring.tools import tools_of
 
+Kinds = tuple[str, ...] | None
+
 
 class RemoteWorker:
-    """A worker in a process of its own.  All it knows of the control plane is the address of a server."""
+    """A worker in a process of its own.  All it knows of the control plane are the addresses of its servers."""
 
     def __init__(
-        self, settings: Settings, *, url: str, token: str | None, worker_id: str, kinds: tuple[str, ...] | None = None
+        self, settings: Settings, *, urls: Sequence[str], token: str | None, worker_id: str, kinds: Kinds = None
     ) -> None:
+        url, *others = urls
         self._settings = settings
         self._job_counts = JobCounts()
-        self._link = ServerLink(ServerPlace(url, token))
+        self._link = ServerLink(ServerPlace(url, token, tuple(others)))
         self._session = HttpSession(
             self._link,
             WorkerProfile(
@@ -63,7 +67,7 @@ class RemoteWorker:
 
     @property
     def counted(self) -> tuple[Counted, ...]:
-        return self._tables, self._stores, self._job_counts
+        return self._tables, self._stores, self._job_counts, self._session
 
     async def run(self) -> None:
         """Take commands until cancelled."""

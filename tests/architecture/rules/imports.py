@@ -13,11 +13,13 @@ from .source import Finding, Module, absolute, finding, nodes, places, words
 # Each part of the product and the parts it may import beside itself.
 DIRECTION: dict[str, frozenset[str]] = {
     "core": frozenset(),
+    # Names of moments, which tests watch.
+    "points": frozenset(),
     "ports": frozenset({"core"}),
-    "engine": frozenset({"ports", "core"}),
+    "engine": frozenset({"ports", "core", "points"}),
     # How systems of users are spoken to: by tools in the worker, by data sources in Spark.
     "clients": frozenset({"ports", "core"}),
-    "adapters": frozenset({"clients", "ports", "core"}),
+    "adapters": frozenset({"clients", "ports", "core", "points"}),
     "tools": frozenset({"clients", "ports", "core"}),
     "settings": frozenset({"core"}),
     "telemetry": frozenset({"ports", "core"}),

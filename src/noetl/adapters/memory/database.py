@@ -13,6 +13,7 @@ from noetl.core.errors import EnvelopeInvalid, TransitionConflict
 from noetl.core.event import Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
+from noetl.ports.durability.checkpoints import Checkpoint
 from noetl.ports.ledger import Advance, AppendOutcome, Fence, LeftOut, Offer, ShardHead
 
 Observer = Callable[[Sequence[StoredEvent]], None]
@@ -70,7 +71,7 @@ class MemoryDatabase:
         event = sealed.event
         stream = self.tables.streams.get(event.execution_id, Stream(offer.shard_id, 0, False))
         stored = self.tables.transitions.get((event.execution_id, event.transition_key))
-        is_expected = offer.expected_version in (None, stream.version)
+        is_expected = offer.expects(event.execution_id) in (None, stream.version)
         if stored is None and not stream.closed and is_expected:
             return None
         return LeftOut(
@@ -121,6 +122,25 @@ class MemoryDatabase:
         """The right owner, who has seen every event."""
         head = self.tables.heads.get(fence.shard_id)
         return head is not None and (head.epoch, head.next_position) == (fence.epoch, fence.next_position)
+
+    # --- checkpoints -------------------------------------------------------------------------------------
+
+    def checkpoint(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Append the events of checkpoints with their rows.  Where everything was decided, everything still is."""
+        for one in checkpoints:
+            kept = self.tables.checkpoints.get(one.event.event.execution_id, [])
+            if any(known.epoch == one.epoch for known in kept):
+                raise TransitionConflict(f"checkpoint {one.epoch} of shard {one.shard_id} is stored")
+        rows = []
+        for one in checkpoints:
+            head = self.tables.heads[one.shard_id]
+            decided = head.decided_position + (head.decided_position == head.next_position - 1)
+            rows.append(self._insert(one.event, shard_id=one.shard_id, position=head.next_position, version=one.epoch))
+            self.tables.heads[one.shard_id] = replace(
+                head, next_position=head.next_position + 1, decided_position=decided
+            )
+            self.tables.checkpoints.setdefault(one.event.event.execution_id, []).append(one)
+        self._observe(rows)
 
     # --- both --------------------------------------------------------------------------------------------
 

@@ -18,9 +18,9 @@ def derive(tables: Tables, advance: Advance, held: frozenset[int], *, now: str) 
         if shard_id in held:
             tables.timers.setdefault((execution_id, name), Timer(shard_id, due_at))
     for shown in advance.executions:
-        known = tables.executions.get(shown.execution_id)
-        if shown.shard_id in held and (known is None or known.applied_position < shown.applied_position):
-            tables.executions[shown.execution_id] = shown
+        if shown.shard_id in held:
+            # Only the first row: what is there is the projector's work.
+            tables.executions.setdefault(shown.execution_id, shown)
     for request in requests(advance, held):
         tables.idempotency[request.key] = request.row
 
@@ -36,16 +36,26 @@ def _queue(tables: Tables, advance: Advance, held: frozenset[int], now: str) -> 
     queued = {_key(row): row for row in advance.queue if row.shard_id in held}
     claimed = {_key(row): row for row in advance.claims if row.shard_id in held and _key(row) in commands}
     gone = {key for key in advance.dequeue if key in commands and commands[key].command.shard_id in held}
+    told = {(stop.execution_id, stop.command_id): stop for stop in advance.stops}
     # Postgres does not say which of two changes of one statement to one row wins: there must be no two.
     assert queued.keys().isdisjoint(claimed.keys() | gone), "one commit changes a row of the queue twice"
     assert gone.isdisjoint(claimed.keys()), "one commit changes a row of the queue twice"
+    assert told.keys().isdisjoint(claimed.keys() | gone | queued.keys()), "one commit changes a row of the queue twice"
+    for key, stop in told.items():
+        row = commands.get(key)
+        is_held = row is not None and row.command.session_id is not None and row.command.shard_id in held
+        if row is not None and is_held and row.command.attempt == stop.attempt:
+            commands[key] = row._replace(stop=stop.word)
     for key in gone:
         del commands[key]
     for key, claim in claimed.items():
         command = replace(commands[key].command, attempt=claim.attempt, session_id=claim.session_id)
-        commands[key] = commands[key]._replace(command=command)
-    for key, row in queued.items():
-        commands[key] = QueueRow(row, commands[key].available_at if key in commands else now)
+        commands[key] = commands[key]._replace(command=command, stop=None)
+    for key, new in queued.items():
+        known = commands.get(key)
+        # A row that is ahead of the ledger belongs to a claim that another server is recording.
+        if known is None or known.command.session_id is None or known.command.attempt <= new.attempt:
+            commands[key] = QueueRow(new, known.available_at if known else now)
 
 
 def _key(row: QueuedCommand) -> tuple[int, str]:

@@ -4,6 +4,7 @@ commit after its caller was told that nobody knows."""
 from __future__ import annotations
 
 import asyncio
+import contextvars
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ class Faults:
         if mishap.outcome is Outcome.NOT_DONE:
             raise LedgerUnavailable(f"{operation}: no connection")
         if mishap.outcome is Outcome.COMMITS_LATE:
-            asyncio.get_running_loop().call_later(mishap.late_seconds, _unheard, work)
+            # In a context of its own: the database goes on, whatever becomes of the process that asked it.
+            asyncio.get_running_loop().call_later(mishap.late_seconds, _unheard, work, context=contextvars.Context())
             raise LedgerUnavailable(f"{operation}: the connection broke, and the statement goes on")
         result = work()
         await self.pause(mishap.seconds_after)

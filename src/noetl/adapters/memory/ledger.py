@@ -43,6 +43,13 @@ class MemoryLedger:
 
         return await self._faults.around("heads", read)
 
+    async def shard_of(self, execution_id: int) -> int | None:
+        def read() -> int | None:
+            stream = self._database.tables.streams.get(execution_id)
+            return None if stream is None else stream.shard_id
+
+        return await self._faults.around("shard_of", read)
+
     async def incarnation(self) -> str:
         return await self._faults.around("incarnation", lambda: self._database.tables.incarnation)
 

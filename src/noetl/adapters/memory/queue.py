@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults
+from noetl.adapters.memory.tables import Timer
 from noetl.core.ids import SYSTEM_ID_LIMIT
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
-from noetl.ports.queue import DueTimer
+from noetl.ports.queue import DueTimer, Taken
 
 
 class MemoryQueue:
@@ -42,7 +43,7 @@ class MemoryQueue:
                 if row.command.session_id is not None and row.command.session_id not in except_sessions
             ]
             for key, row in held:
-                commands[key] = row._replace(command=replace(row.command, session_id=None))
+                commands[key] = row._replace(command=replace(row.command, session_id=None), stop=None)
             return len(held)
 
         return await self._faults.around("release_all", release)
@@ -56,10 +57,40 @@ class MemoryQueue:
                 if row.command.session_id == session_id and (commands is None or key in commands)
             ]
             for key in held:
-                rows[key] = rows[key]._replace(command=replace(rows[key].command, session_id=None))
+                rows[key] = rows[key]._replace(command=replace(rows[key].command, session_id=None), stop=None)
             return len(held)
 
         return await self._faults.around("release", release)
+
+    async def take(self, rows: Sequence[Taken]) -> set[tuple[int, str]]:
+        def write() -> set[tuple[int, str]]:
+            commands, taken = self._database.tables.commands, set()
+            for row in rows:
+                key = (row.execution_id, row.command_id)
+                known = commands.get(key)
+                if known is None:
+                    continue
+                is_free = known.command.session_id is None and known.command.attempt <= row.attempt
+                is_own = (known.command.session_id, known.command.attempt) == (row.session_id, row.attempt)
+                if not (is_free or is_own):
+                    continue
+                command = replace(known.command, session_id=row.session_id, attempt=row.attempt)
+                commands[key] = known._replace(command=command, stop=None)
+                taken.add(key)
+            return taken
+
+        return await self._faults.around("take", write)
+
+    async def free(self, execution_id: int) -> dict[str, int]:
+        def read() -> dict[str, int]:
+            now = self._database.clock.now()
+            return {
+                command_id: row.command.attempt
+                for (owner, command_id), row in sorted(self._database.tables.commands.items())
+                if owner == execution_id and row.command.session_id is None and row.available_at <= now
+            }
+
+        return await self._faults.around("free", read)
 
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
         def read() -> list[QueuedCommand]:
@@ -68,9 +99,9 @@ class MemoryQueue:
 
         return await self._faults.around("commands_of", read)
 
-    async def due_timers(self, *, limit: int) -> list[DueTimer]:
+    async def due_timers(self, *, limit: int, shards: Collection[int] | None = None) -> list[DueTimer]:
         def read() -> list[DueTimer]:
-            clock, timers = self._database.clock, self._database.tables.timers
+            clock, timers = self._database.clock, self._of(shards)
             due = [(timer.due_at, *key) for key, timer in timers.items() if clock.seconds_until(timer.due_at) <= 0]
             return [
                 DueTimer(execution_id, name, timers[execution_id, name].shard_id)
@@ -79,12 +110,16 @@ class MemoryQueue:
 
         return await self._faults.around("due_timers", read)
 
-    async def next_due_in(self) -> float | None:
+    async def next_due_in(self, *, shards: Collection[int] | None = None) -> float | None:
         def read() -> float | None:
-            clock, timers = self._database.clock, self._database.tables.timers
+            clock, timers = self._database.clock, self._of(shards)
             return min((clock.seconds_until(timer.due_at) for timer in timers.values()), default=None)
 
         return await self._faults.around("next_due_in", read)
+
+    def _of(self, shards: Collection[int] | None) -> dict[tuple[int, str], Timer]:
+        timers = self._database.tables.timers
+        return {key: timer for key, timer in timers.items() if shards is None or timer.shard_id in shards}
 
 
 class MemoryExecutions:
@@ -95,7 +130,7 @@ class MemoryExecutions:
     async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ExecutionRow | None:
         def read() -> ExecutionRow | None:
             row = self._database.tables.executions.get(execution_id)
-            return row if row is not None and _owner(row) == (tenant_id, organization_id) else None
+            return _listed(row) if row is not None and _owner(row) == (tenant_id, organization_id) else None
 
         return await self._faults.around("find", read)
 
@@ -105,21 +140,30 @@ class MemoryExecutions:
         def read() -> list[ExecutionRow]:
             rows = self._database.tables.executions
             own = [rows[key] for key in sorted(rows, reverse=True) if before is None or key < before]
-            own = [row for row in own if _owner(row) == (tenant_id, organization_id)]
+            own = [_listed(row) for row in own if _owner(row) == (tenant_id, organization_id)]
             return [row for row in own if status is None or row.status == status][:limit]
 
         return await self._faults.around("newest", read)
 
-    async def open_ids(self) -> list[int]:
+    async def open_ids(self, *, shards: Collection[int] | None = None) -> list[int]:
         def read() -> list[int]:
             streams = self._database.tables.streams
-            return sorted(key for key, row in streams.items() if not row.closed and key >= SYSTEM_ID_LIMIT)
+            return sorted(
+                key
+                for key, row in streams.items()
+                if not row.closed and key >= SYSTEM_ID_LIMIT and (shards is None or row.shard_id in shards)
+            )
 
         return await self._faults.around("open_ids", read)
 
     async def idempotent(self, *, tenant_id: str, organization_id: str, idempotency_key: str) -> IdempotencyRow | None:
         key = (tenant_id, organization_id, idempotency_key)
         return await self._faults.around("idempotent", lambda: self._database.tables.idempotency.get(key))
+
+
+def _listed(row: ExecutionRow) -> ExecutionRow:
+    """What lists show: all but the document."""
+    return replace(row, state=None)
 
 
 def _owner(row: ExecutionRow) -> tuple[str, str]:

@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 from noetl.core.codec import canonical_json, parse_json
 from noetl.core.errors import EnvelopeInvalid, LedgerCorrupt
 from noetl.core.event import Event, Sealed
+from noetl.core.ids import Quarter
 from noetl.core.reference import check_result, check_result_size
+from noetl.core.snapshot.snapshot import Snapshot
+from noetl.ports.durability.checkpoints import Checkpoint
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand, ShardHead
 
 INCARNATION = "00000000-0000-4000-8000-000000000001"
@@ -37,6 +40,7 @@ class Stream(NamedTuple):
 class QueueRow(NamedTuple):
     command: QueuedCommand
     available_at: str
+    stop: str | None = None
 
 
 class Timer(NamedTuple):
@@ -54,6 +58,32 @@ class Request(NamedTuple):
         return self.row.tenant_id, self.row.organization_id, self.row.idempotency_key
 
 
+class RoleRow(NamedTuple):
+    """Who has a role, until when by the clock of the database."""
+
+    runtime_id: int | None
+    epoch: int
+    leased_until: float
+
+
+class ProjectorRow(NamedTuple):
+    """A process that projects, until when by the clock of the database."""
+
+    is_dedicated: bool
+    leased_until: float
+
+
+class ProjectionRow(NamedTuple):
+    """How far the projection of a shard is, and whose it is."""
+
+    position: int
+    incarnation: str
+    epoch: int = 0
+    owner: int | None = None
+    leased_until: float = float("-inf")
+    lag_ms: int | None = None
+
+
 @dataclass(slots=True)
 class Tables:
     """Everything that a committed statement leaves behind."""
@@ -69,6 +99,12 @@ class Tables:
     timers: dict[tuple[int, str], Timer] = field(default_factory=dict)
     executions: dict[int, ExecutionRow] = field(default_factory=dict)
     idempotency: dict[tuple[str, str, str], IdempotencyRow] = field(default_factory=dict)
+    snapshots: dict[int, dict[int, Snapshot]] = field(default_factory=dict)
+    checkpoints: dict[int, list[Checkpoint]] = field(default_factory=dict)
+    roles: dict[str, RoleRow] = field(default_factory=dict)
+    quarters: set[Quarter] = field(default_factory=set)
+    projectors: dict[int, ProjectorRow] = field(default_factory=dict)
+    projections: dict[int, ProjectionRow] = field(default_factory=dict)
     incarnation: str = INCARNATION
 
     def insert(self, execution_id: int, row: StoredEvent) -> None:

@@ -25,6 +25,7 @@ from noetl.adapters.objects.trouble import file_trouble
 from noetl.core.locator import payload_locator
 from noetl.core.reference import Reference
 from noetl.core.storage import FILE
+from noetl.points import point
 from noetl.ports.data.payloads import StoredObject
 
 INCOMING = ".incoming"
@@ -174,13 +175,17 @@ class FileBlobs:
         """The rename that makes a payload exist, and the syncs that make it stay."""
         if self._is_renewed(place, size):
             return
+        point("payload.written")
         incoming.end(head, is_synced=self._is_durable)
+        point("payload.synced")
         path = self.path(place)
         path.parent.mkdir(parents=True, exist_ok=True)
         with _locked(path.parent, fcntl.LOCK_SH):
             incoming.path.replace(path)
+        point("payload.renamed")
         self.doubted.discard(place)
         self._sync_folders(path)
+        point("payload.settled")
 
     def _is_renewed(self, place: Place, size: int) -> bool:
         """Is the content there?  Reuse renews its time, so that a collector's grace starts again."""

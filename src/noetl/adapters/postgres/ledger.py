@@ -18,6 +18,7 @@ from noetl.core.errors import EnvelopeInvalid
 from noetl.core.event import Event, Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
+from noetl.points import point
 from noetl.ports.data.counters import Histogram
 from noetl.ports.ledger import (
     Advance,
@@ -46,8 +47,9 @@ class PostgresLedger:
             payloads.extend((place, payload) for payload in offer.payloads)
             for sealed in offer.events:
                 extra = f'"shard_id":{offer.shard_id},'
-                if offer.expected_version is not None:
-                    extra += f'"expected_version":{offer.expected_version},'
+                expected = offer.expects(sealed.event.execution_id)
+                if expected is not None:
+                    extra += f'"expected_version":{expected},'
                 if KINDS[sealed.event.event_type].closes:
                     extra += '"closes":true,'
                 execution_id = sealed.event.execution_id
@@ -72,6 +74,7 @@ class PostgresLedger:
             **payload_columns([payload for _, payload in payloads]),
         }
         found = await self._writer.fetch(composed("append.sql", ("payloads",) if payloads else ()), values)
+        point("server.appended")
         for offer in offers:
             self._measure(offer.events)
         first = {row["shard_id"]: row["next_position"] for row in found if row["shard_id"] is not None}
@@ -95,7 +98,9 @@ class PostgresLedger:
 
     async def advance(self, advance: Advance) -> frozenset[int]:
         statement, values = statement_of(advance)
+        point("server.advancing")
         rows = await self._writer.fetch(statement, values)
+        point("server.advanced")
         self._measure(advance.events)
         return frozenset(row["shard_id"] for row in rows)
 
@@ -122,6 +127,10 @@ class PostgresLedger:
     async def heads(self) -> list[ShardHead]:
         rows = await self._reader.fetch(query("reads.sql", "heads"))
         return [ShardHead(r["shard_id"], r["next_position"], r["decided_position"], r["epoch"]) for r in rows]
+
+    async def shard_of(self, execution_id: int) -> int | None:
+        rows = await self._reader.fetch(query("serving.sql", "shard_of"), execution_id=execution_id)
+        return rows[0]["shard_id"] if rows else None
 
     async def incarnation(self) -> str:
         rows = await self._reader.fetch(query("reads.sql", "incarnation"))

@@ -15,9 +15,9 @@ from noetl.adapters.postgres.statements import Statement, query
 from noetl.core.errors import SchemaOutdated
 from noetl.core.ids import quarters_from
 from noetl.core.shards import SHARD_COUNT_MAX
+from noetl.ports.durability.partitions import QUARTERS_AHEAD
 
 POSTGRES_VERSION_MIN = 150000
-QUARTERS_AHEAD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +92,40 @@ async def _apply(connection: Any) -> list[str]:
     return applied
 
 
-async def _ensure_partitions(connection: Any, now: datetime.datetime) -> None:
-    """The current and the coming quarters.  There is no default partition: it would block every later attach."""
+async def ensure_partitions(dsn: str, now: datetime.datetime) -> list[str]:
+    """Make what is missing of the current and the coming quarters while others append; returns their names."""
+    async with translated_errors():
+        connection = await asyncpg.connect(dsn, timeout=CONNECT_SECONDS_MAX)
+        try:
+            async with connection.transaction():
+                await connection.execute(_sql("limit_waiting").text)
+                await connection.execute(_sql("lock").text)
+                return await _ensure_partitions(connection, now)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SchemaOutdated(
+                "partitions of coming quarters are missing and this role may not make them: run `noetl migrate` as the "
+                "owner of the database"
+            ) from error
+        finally:
+            await connection.close(timeout=2)
+
+
+async def _ensure_partitions(connection: Any, now: datetime.datetime) -> list[str]:
+    """The current and the coming quarters.  There is no default partition: it would block every later attach.
+
+    Made apart and then attached: that lets appends go on, while `CREATE … PARTITION OF` would wait for all of them and
+    hold up those that come after."""
+    made = []
     for quarter in quarters_from(now, QUARTERS_AHEAD):
         first, after = quarter.id_bounds()
         name = f"noetl.event_{quarter.name}"
         if await connection.fetchval(_sql("exists").text, name) is None:
+            await connection.execute(f"CREATE TABLE {name} (LIKE noetl.event INCLUDING DEFAULTS INCLUDING CONSTRAINTS)")
             await connection.execute(
-                f"CREATE TABLE {name} PARTITION OF noetl.event FOR VALUES FROM ({first}) TO ({after})"
+                f"ALTER TABLE noetl.event ATTACH PARTITION {name} FOR VALUES FROM ({first}) TO ({after})"
             )
+            made.append(f"event_{quarter.name}")
+    return made
 
 
 async def _ensure_shards(connection: Any, shard_count: int) -> None:

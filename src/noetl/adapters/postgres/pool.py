@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -33,6 +34,9 @@ _COMMON_SETTINGS = {
 }
 CONNECT_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 2.0
+PREPARED_STATEMENTS_MAX = 128
+IDLE_SECONDS_MAX = 30.0
+"""A connection of a pool that nobody used for so long is closed: an idle process holds few."""
 
 
 @asynccontextmanager
@@ -71,13 +75,19 @@ def _refused_event(error: asyncpg.PostgresError) -> int | None:
     return int(row.group(2)) if row and (getattr(error, "table_name", None) or "").startswith("event") else None
 
 
-class Writer:
-    """The connection that commits.  It is opened again after it broke."""
+# What is derived need not be on disk when its commit returns: it is lost together with its watermark, and made again.
+_DERIVED_SETTINGS = {"synchronous_commit": "off"}
 
-    def __init__(self, dsn: str) -> None:
+
+class Writer:
+    """The connection that commits.  It is opened again after it broke.  `is_derived`: it writes nothing that could not
+    be made again from the ledger."""
+
+    def __init__(self, dsn: str, *, is_derived: bool = False) -> None:
         self._dsn = dsn
+        self._settings = {**_COMMON_SETTINGS, **_WRITER_SETTINGS, **(_DERIVED_SETTINGS if is_derived else {})}
         self._connection: Any = None
-        self._prepared: dict[str, Any] = {}
+        self._prepared: OrderedDict[str, Any] = OrderedDict()
         self._lock = asyncio.Lock()
 
     async def fetch(self, statement: Statement, values: dict[str, object]) -> Sequence[Any]:
@@ -85,6 +95,7 @@ class Writer:
             prepared = self._prepared.get(statement.text)
             if prepared is None or self._connection.is_closed():
                 prepared = await self._prepare(statement)
+            self._prepared.move_to_end(statement.text)
             rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
             return rows
 
@@ -93,11 +104,15 @@ class Writer:
             self._prepared.clear()
             self._connection = await asyncpg.connect(
                 self._dsn,
-                server_settings={**_COMMON_SETTINGS, **_WRITER_SETTINGS},
+                server_settings=self._settings,
                 timeout=CONNECT_SECONDS_MAX,
             )
         prepared = await self._connection.prepare(statement.text)
         self._prepared[statement.text] = prepared
+        # A commit has a statement of its own for every combination of parts, and Postgres keeps a plan of each.  One
+        # that nobody holds any more is closed by the driver.
+        while len(self._prepared) > PREPARED_STATEMENTS_MAX:
+            self._prepared.popitem(last=False)
         return prepared
 
     async def close(self) -> None:
@@ -122,6 +137,7 @@ class Reader:
                 self._dsn,
                 min_size=1,
                 max_size=self._size_max,
+                max_inactive_connection_lifetime=IDLE_SECONDS_MAX,
                 server_settings={**_COMMON_SETTINGS, **_READER_SETTINGS},
             )
 

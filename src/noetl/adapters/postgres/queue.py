@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from noetl.adapters.postgres.pool import Reader
@@ -10,7 +10,7 @@ from noetl.adapters.postgres.rows import iso
 from noetl.adapters.postgres.statements import query
 from noetl.core.ids import SYSTEM_ID_LIMIT
 from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
-from noetl.ports.queue import DueTimer
+from noetl.ports.queue import DueTimer, Taken
 
 ID_MAX = 2**63 - 1
 
@@ -41,16 +41,30 @@ class PostgresQueue:
         )
         return len(rows)
 
+    async def take(self, rows: Sequence[Taken]) -> set[tuple[int, str]]:
+        found = await self._reader.fetch(
+            query("serving.sql", "take_commands"),
+            executions=[row.execution_id for row in rows],
+            commands=[row.command_id for row in rows],
+            attempts=[row.attempt for row in rows],
+            sessions=[row.session_id for row in rows],
+        )
+        return {(row["execution_id"], row["command_id"]) for row in found}
+
+    async def free(self, execution_id: int) -> dict[str, int]:
+        rows = await self._reader.fetch(query("serving.sql", "free_commands"), execution_id=execution_id)
+        return {row["command_id"]: row["attempt"] for row in rows}
+
     async def commands_of(self, execution_id: int) -> list[QueuedCommand]:
         rows = await self._reader.fetch(query("reads.sql", "commands_of"), execution_id=execution_id)
         return [QueuedCommand(**dict(row)) for row in rows]
 
-    async def due_timers(self, *, limit: int) -> list[DueTimer]:
-        rows = await self._reader.fetch(query("reads.sql", "due_timers"), rows=limit)
+    async def due_timers(self, *, limit: int, shards: Collection[int] | None = None) -> list[DueTimer]:
+        rows = await self._reader.fetch(query("reads.sql", "due_timers"), rows=limit, shards=_listed(shards))
         return [DueTimer(row["execution_id"], row["name"], row["shard_id"]) for row in rows]
 
-    async def next_due_in(self) -> float | None:
-        rows = await self._reader.fetch(query("reads.sql", "next_due"))
+    async def next_due_in(self, *, shards: Collection[int] | None = None) -> float | None:
+        rows = await self._reader.fetch(query("reads.sql", "next_due"), shards=_listed(shards))
         seconds: float | None = rows[0]["seconds"]
         return seconds
 
@@ -81,8 +95,10 @@ class PostgresExecutions:
         )
         return [_execution_row(row) for row in rows]
 
-    async def open_ids(self) -> list[int]:
-        rows = await self._reader.fetch(query("reads.sql", "open_executions"), first_id=SYSTEM_ID_LIMIT)
+    async def open_ids(self, *, shards: Collection[int] | None = None) -> list[int]:
+        rows = await self._reader.fetch(
+            query("reads.sql", "open_executions"), first_id=SYSTEM_ID_LIMIT, shards=_listed(shards)
+        )
         return [row["execution_id"] for row in rows]
 
     async def idempotent(self, *, tenant_id: str, organization_id: str, idempotency_key: str) -> IdempotencyRow | None:
@@ -93,6 +109,10 @@ class PostgresExecutions:
             idempotency_key=idempotency_key,
         )
         return IdempotencyRow(**dict(rows[0])) if rows else None
+
+
+def _listed(shards: Collection[int] | None) -> list[int] | None:
+    return None if shards is None else sorted(shards)
 
 
 def _execution_row(row: Any) -> ExecutionRow:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import datetime
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import Any
 
-from noetl.core.codec import canonical_bytes, parse_json
+from noetl.core.codec import parse_json
 from noetl.core.errors import EnvelopeInvalid, LedgerCorrupt
-from noetl.core.event import Event, Sealed, envelope
+from noetl.core.event import Bodies, Event, Sealed, checksum_of
 
 
 def iso(moment: datetime.datetime) -> str:
-    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return moment.astimezone(datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
 
 
 def _json(text: str | None) -> Any:
@@ -24,6 +23,7 @@ def _json(text: str | None) -> Any:
 
 def event_of(row: Any) -> Event:
     """A stored row as an event, refused when its bytes do not have the recorded checksum."""
+    bodies = Bodies(row["meta"], row["payload_ref"], row["result"], row["writes"])
     event = Event(
         execution_id=row["execution_id"],
         event_id=row["event_id"],
@@ -41,17 +41,17 @@ def event_of(row: Any) -> Event:
         frame_id=row["frame_id"],
         parent_event_id=row["parent_event_id"],
         parent_execution_id=row["parent_execution_id"],
-        payload_ref=_json(row["payload_ref"]),
-        result=_json(row["result"]),
-        writes=_json(row["writes"]),
-        meta=_json(row["meta"]),
+        payload_ref=_json(bodies.payload_ref),
+        result=_json(bodies.result),
+        writes=_json(bodies.writes),
+        meta=_json(bodies.meta),
         schema_version=row["schema_version"],
         shard_id=row["shard_id"],
         position=row["position"],
         stream_version=row["stream_version"],
         ingest_time=iso(row["ingest_time"]),
     )
-    if hashlib.sha256(canonical_bytes(envelope(event))).digest() != row["checksum"]:
+    if checksum_of(event, bodies) != row["checksum"]:
         raise LedgerCorrupt(f"event {event.event_id} of execution {event.execution_id} does not match its checksum")
     return event
 

@@ -9,7 +9,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,8 +22,11 @@ from noetl.adapters.session.http_stream_link import Refused, ServerLink, refusal
 from noetl.adapters.session.http_stream_wire import word_of
 from noetl.core.errors import HostUnavailable, LeaseLost, NoetlError
 from noetl.core.reference import STORE_LARGE
+from noetl.core.sessions.pace import Pace
+from noetl.ports.data.counters import Sample
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact, Stop
 
+REGISTER_SECONDS_MAX = 2.0
 log = logging.getLogger("noetl.worker")
 
 
@@ -56,7 +60,9 @@ class HttpSession:
         self._leases: dict[Key, Lease] = {}
         self._commands: asyncio.Queue[CommandMessage] = asyncio.Queue()
         self._stops: asyncio.Queue[Stop] = asyncio.Queue()
-        self._facts = FactsUp(link.place, on_ended=self._forget, on_lost=self._lost)
+        self._facts = FactsUp(link, on_ended=self._forget, on_lost=self._lost, on_slow=self._slow)
+        self._pace = Pace.full(profile.slots)
+        self._slowed = 0
         self.large_store = STORE_LARGE
         """What the server calls the store that takes large payloads; told with every session."""
         self._is_draining = False
@@ -115,16 +121,19 @@ class HttpSession:
                     await self._follow(lease)
                 finally:
                     self._let_go(lease)
+                # Any server takes it up; the one that was lost may stand still and keep us waiting.
+                self._link.turn()
 
     async def _register(self) -> Lease:
         """A new session, for as long as it takes.  A token that was never good is the user's mistake and ends it."""
         for failures in itertools.count():
             body = self._profile.to_json() | {"replaces": self._replaced}
             try:
-                found: dict[str, Any] = await self._link.ask("POST", "/api/worker/sessions", body=body)
+                found: dict[str, Any] = await self._asked(body)
             except NoetlError as error:
                 if isinstance(error, Refused) and error.is_denied and self._replaced is None:
                     raise
+                self._link.turn()
                 await pause(failures, "no session yet", "session.refused", error)
                 continue
             lease = Lease(str(found["session_id"]), float(found["heartbeat_seconds"]))
@@ -134,6 +143,14 @@ class HttpSession:
             return lease
         raise AssertionError("unreachable")
 
+    async def _asked(self, body: object) -> dict[str, Any]:
+        """A server that takes the call and says nothing, because it stands still, is as good as away."""
+        try:
+            async with asyncio.timeout(REGISTER_SECONDS_MAX if self._link.place.others else None):
+                return await self._link.ask("POST", "/api/worker/sessions", body=body)
+        except TimeoutError as error:
+            raise HostUnavailable(f"the server at {self._link.place.url} does not answer") from error
+
     def _start_heart(self, lease: Lease, lease_seconds: float) -> None:
         loop = asyncio.get_running_loop()
         lease.heart = Heart(
@@ -142,8 +159,29 @@ class HttpSession:
             lease_seconds=lease_seconds,
             beat_seconds=lease.beat_seconds,
             on_lost=lambda reason: _from_thread(loop, self._lost, lease, reason),
+            slots=self._slots,
         )
         lease.heart.start()
+        if self._slots() < self._profile.slots:
+            lease.heart.hurry()
+
+    def _slots(self) -> int:
+        """How many commands this worker wants under way now."""
+        return self._pace.slots(time.monotonic())
+
+    def _slow(self, begun: float) -> None:
+        """The server cannot keep up: take less, and tell it so at once."""
+        before, now = self._slots(), time.monotonic()
+        self._pace = self._pace.slowed(begun=begun, now=now)
+        if self._slots() < before:
+            self._slowed += 1
+            log.info("taking less", extra={"event": "worker.slowed", "slots": self._slots()})
+            if self._lease is not None and self._lease.heart is not None:
+                self._lease.heart.hurry()
+
+    def samples(self) -> Iterator[Sample]:
+        yield "noetl_worker_concurrency", {}, self._slots()
+        yield "noetl_worker_slowed_total", {}, self._slowed
 
     async def _follow(self, lease: Lease) -> None:
         """Hear commands until the lease is lost.  A connection that breaks is opened again under the same lease."""

@@ -31,6 +31,8 @@ class Connection(asyncio.Protocol):
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
         self._on_piece: Callable[[bytes], None] | None = None
         self._pieces: list[bytes] = []
+        self.retry_after: str | None = None
+        """What the last answer said about it."""
 
     @property
     def is_open(self) -> bool:
@@ -45,7 +47,7 @@ class Connection(asyncio.Protocol):
             raise HostUnavailable(f"the connection to {self._url} is closed")
         assert self._transport is not None
         self._answer = asyncio.get_running_loop().create_future()
-        self._on_piece, self._pieces = on_piece, []
+        self._on_piece, self._pieces, self.retry_after = on_piece, [], None
         begin = f"{method} {path} HTTP/1.1\r\ncontent-length: {len(body)}\r\n".encode("ascii")
         self._transport.write(b"%b%b\r\n%b" % (begin, self._head, body))
         is_whole = False
@@ -83,6 +85,10 @@ class Connection(asyncio.Protocol):
         self._end(HostUnavailable(f"the connection to {self._url} was lost: {error or 'closed by the server'}"))
 
     # --- the parser's calls ----------------------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if name.lower() == b"retry-after":
+            self.retry_after = value.decode("latin-1")
 
     def on_body(self, body: bytes) -> None:
         if self._on_piece is None or self._parser.get_status_code() != OK:

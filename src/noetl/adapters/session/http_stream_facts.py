@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,12 +14,14 @@ from noetl.adapters.session.http_stream_link import (
     ANSWER_SECONDS_MAX,
     JSON_BODY,
     Refused,
-    ServerPlace,
+    ServerLink,
     error_of,
     refusal,
 )
 from noetl.adapters.session.http_stream_wire import answers_of, batch_bytes, fact_bytes
 from noetl.core.errors import EnvelopeInvalid, HostUnavailable, LeaseLost, NoetlError, Transient
+from noetl.core.sessions.pace import SLOW_SECONDS
+from noetl.points import point
 from noetl.ports.session import Fact
 
 BATCH_FACTS_MAX = 200
@@ -36,16 +39,18 @@ class _Outgoing:
 
 class FactsUp:
     """`run` belongs to the caller's task group.  `on_ended` is called when a command is not held any more, `on_lost`
-    when the server does not know the session."""
+    when the server does not know the session, `on_slow` when it cannot keep up, with the moment of the request."""
 
     def __init__(
         self,
-        place: ServerPlace,
+        link: ServerLink,
         *,
         on_ended: Callable[[Key, Lease], None],
         on_lost: Callable[[Lease, str], None],
+        on_slow: Callable[[float], None],
     ) -> None:
-        self._place = place
+        self._link = link
+        self._on_slow = on_slow
         self._on_ended = on_ended
         self._on_lost = on_lost
         self._outgoing: list[_Outgoing] = []
@@ -67,7 +72,7 @@ class FactsUp:
 
     async def _send(self) -> None:
         """One of the senders, each with a connection of its own."""
-        sender = _Sender(self._place)
+        sender = _Sender(self._link)
         try:
             while True:
                 await self._has_outgoing.wait()
@@ -96,18 +101,34 @@ class FactsUp:
     async def _post(self, batch: list[_Outgoing], sender: _Sender) -> None:
         """Send until there is an answer or the lease is lost.  The same facts have the same names each time."""
         lease = batch[0].lease
-        body = batch_bytes(lease.session_id, [one.content for one in batch])
         for failures in itertools.count():
+            body = batch_bytes(lease.session_id, [one.content for one in batch])
             try:
                 if lease.lost.is_set():
                     raise LeaseLost("the session was lost before the server answered")
-                self._answered(batch, await sender.post(body))
+                batch, refused = self._answered(batch, await self._measured(sender, body))
+                if refused is None:
+                    return
+                await pause(failures, "facts not recorded yet", "facts.unanswered", refused)
             except NoetlError as error:
                 if isinstance(error, Transient) or (isinstance(error, Refused) and error.is_denied):
                     await pause(failures, "facts not answered yet", "facts.unanswered", error)
                     continue
                 await self._failed(batch, error, sender)
-            return
+                return
+
+    async def _measured(self, sender: _Sender, body: bytes) -> bytes:
+        """The answer; one that comes late, or says that it is too much now, is a reason to take less."""
+        begun = time.monotonic()
+        is_slow = False
+        try:
+            return await sender.post(body)
+        except Transient as error:
+            is_slow = error.retry_after_seconds is not None
+            raise
+        finally:
+            if is_slow or time.monotonic() - begun > SLOW_SECONDS:
+                self._on_slow(begun)
 
     async def _failed(self, batch: list[_Outgoing], error: NoetlError, sender: _Sender) -> None:
         """The request itself was refused.  When it was not about the session, each fact learns its own fate alone."""
@@ -122,31 +143,47 @@ class FactsUp:
         for one in batch:
             _settle(one.answer, error)
 
-    def _answered(self, batch: list[_Outgoing], content: bytes) -> None:
+    def _answered(self, batch: list[_Outgoing], content: bytes) -> tuple[list[_Outgoing], Transient | None]:
+        """Settle what has its answer; returns what was refused only for now, which must be said again, and why."""
+        again: list[_Outgoing] = []
+        refused: Transient | None = None
         for one, answer in zip(batch, answers_of(content, len(batch)), strict=True):
-            if not answer.get("is_held", False):
-                self._on_ended(one.key, one.lease)
+            is_held = bool(answer.get("is_held", False))
             is_ok = answer.get("status") == "ok"
-            _settle(one.answer, None if is_ok else error_of(answer.get("code"), answer.get("detail")))
+            error = None if is_ok else error_of(answer.get("code"), answer.get("detail"))
+            if isinstance(error, Transient) and is_held:
+                again.append(one)
+                refused = error
+                continue
+            if not is_held:
+                self._on_ended(one.key, one.lease)
+            _settle(one.answer, error)
+        return again, refused
 
 
 class _Sender:
     """A connection for facts, opened when it is needed and again after it broke."""
 
-    def __init__(self, place: ServerPlace) -> None:
-        self._place = place
+    def __init__(self, link: ServerLink) -> None:
+        self._link = link
+        self._place = link.place
         self._connection: Connection | None = None
 
     async def post(self, body: bytes) -> bytes:
+        if self._place != self._link.place:
+            self.close()
+            self._place, self._connection = self._link.place, None
         if self._connection is None or not self._connection.is_open:
             self._connection = await connect(self._place.url, {**self._place.headers, **JSON_BODY})
         try:
             async with asyncio.timeout(ANSWER_SECONDS_MAX):
+                point("worker.sending")
                 status, content = await self._connection.ask("POST", "/api/events/batch", body)
+                point("worker.answered")
         except TimeoutError as error:
             raise HostUnavailable("the server did not answer") from error
         if status != OK:
-            raise refusal(status, content)
+            raise refusal(status, content, self._connection.retry_after)
         return content
 
     def close(self) -> None:

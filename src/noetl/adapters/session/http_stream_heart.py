@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import urlsplit
 
-from noetl.adapters.session.http_stream_link import ServerPlace
+from noetl.adapters.session.http_stream_link import JSON_BODY, ServerPlace
 
 # Of the lease: a worker that was not heard for so long begins nothing and lets go.
 TRUSTED_SHARE = 2 / 3
@@ -29,14 +29,18 @@ class Heart:
         lease_seconds: float,
         beat_seconds: float,
         on_lost: Callable[[str], None],
+        slots: Callable[[], int] | None = None,
     ) -> None:
+        """`slots` says how many commands the worker wants under way; each heartbeat tells."""
         self._place = place
         self._path = f"/api/worker/sessions/{session_id}/heartbeat"
         self._trusted_seconds = lease_seconds * TRUSTED_SHARE
         self._beat_seconds = beat_seconds
         self._on_lost = on_lost
+        self._slots = slots
         self._heard_at = time.monotonic()
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._beat, name="noetl-heart", daemon=True)
 
     def start(self) -> None:
@@ -45,6 +49,11 @@ class Heart:
     def stop(self) -> None:
         """Ask it to end; it holds nothing that must be waited for."""
         self._stop.set()
+        self._wake.set()
+
+    def hurry(self) -> None:
+        """Beat now: there is news."""
+        self._wake.set()
 
     @property
     def is_trusted(self) -> bool:
@@ -53,7 +62,7 @@ class Heart:
     def _beat(self) -> None:
         connection = self._connect()
         try:
-            while not self._stop.wait(self._until_next()):
+            while self._goes_on():
                 begun = time.monotonic()
                 reason = self._one(connection)
                 if reason is None:
@@ -65,6 +74,12 @@ class Heart:
         finally:
             connection.close()
 
+    def _goes_on(self) -> bool:
+        """Wait for the next beat; False at the end."""
+        self._wake.wait(self._until_next())
+        self._wake.clear()
+        return not self._stop.is_set()
+
     def _until_next(self) -> float:
         """A beat after the last one that was heard; when that failed, sooner, but not at once."""
         due = self._heard_at + self._beat_seconds - time.monotonic()
@@ -73,7 +88,8 @@ class Heart:
     def _one(self, connection: http.client.HTTPConnection) -> str | None:
         """None when it was acknowledged, a reason when the session is gone, empty when there was no answer."""
         try:
-            connection.request("POST", self._path, headers=self._place.headers)
+            body = None if self._slots is None else json.dumps({"slots": self._slots()})
+            connection.request("POST", self._path, body=body, headers=self._place.headers | JSON_BODY)
             response = connection.getresponse()
             content = response.read()
             if response.status == 200:

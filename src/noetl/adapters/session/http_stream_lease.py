@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 from dataclasses import dataclass, field
 
 from noetl.adapters.session.http_stream_heart import Heart
-from noetl.core.errors import NoetlError
+from noetl.core.errors import NoetlError, Transient
 
 # An attempt of a command: execution, command, attempt.
 Key = tuple[int, str, int]
@@ -32,8 +33,12 @@ class Lease:
 
 
 async def pause(failures: int, message: str, event: str, error: NoetlError) -> None:
-    """Wait before the next try.  Said the first time, and now and then: a server that is away for an hour is one story
-    and not thousands."""
+    """Wait before the next try, as long as the server asked for.  Said the first time, and now and then: a server that
+    is away for an hour is one story and not thousands."""
     if failures % WARN_EVERY == 0:
         log.warning(message, extra={"event": event, "reason": str(error)})
-    await asyncio.sleep(AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)])
+    seconds = AGAIN_SECONDS[min(failures, len(AGAIN_SECONDS) - 1)]
+    if isinstance(error, Transient) and error.retry_after_seconds is not None:
+        # Those that were refused together must not come back together.
+        seconds = max(seconds, error.retry_after_seconds * (1 + secrets.randbelow(500) / 1000))
+    await asyncio.sleep(seconds)

@@ -12,10 +12,11 @@ import aiohttp
 import msgspec
 
 from noetl.core import errors
-from noetl.core.errors import HostUnavailable, NoetlError, RequestInvalid
+from noetl.core.errors import HostUnavailable, NoetlError, RequestInvalid, Transient
 
 CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 60.0
+RETRY_AFTER_SECONDS_MAX = 60.0
 CHUNK_BYTES = 1024 * 1024
 Body = bytes | io.BytesIO | AsyncIterator[bytes] | None
 JSON_BODY = {"Content-Type": "application/json"}
@@ -46,10 +47,11 @@ _CODES: Mapping[str, type[NoetlError]] = {
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where the server is and what opens it."""
+    """Where the server is and what opens it.  `others` are servers on the same ledger, for when this one is away."""
 
     url: str
     token: str | None
+    others: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return f"ServerPlace({self.url})"
@@ -73,12 +75,12 @@ class ServerLink:
 
     def __init__(self, place: ServerPlace) -> None:
         self.place = place
+        """The server that is asked now."""
         self._http: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> ServerLink:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS_MAX, sock_read=ANSWER_SECONDS_MAX)
         self._http = aiohttp.ClientSession(
-            base_url=self.place.url,
             headers=self.place.headers,
             timeout=timeout,
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30.0),
@@ -95,24 +97,35 @@ class ServerLink:
         assert self._http is not None
         await self._http.close()
 
+    def turn(self) -> None:
+        """To the next server, if there is another one."""
+        if self.place.others:
+            following, *rest = self.place.others
+            self.place = ServerPlace(following, self.place.token, (*rest, self.place.url))
+
+    def _at(self, path: str) -> str:
+        return f"{self.place.url}{path}"
+
     async def content(
         self, method: str, path: str, *, body: Body = None, headers: Mapping[str, str] | None = None
     ) -> bytes:
         assert self._http is not None, "the link is not open"
         try:
-            async with self._http.request(method, path, data=body, headers=headers, allow_redirects=False) as response:
+            async with self._http.request(
+                method, self._at(path), data=body, headers=headers, allow_redirects=False
+            ) as response:
                 content = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise HostUnavailable(f"the server at {self.place.url} does not answer: {error!r}") from error
         if response.status >= 300:
-            raise refusal(response.status, content)
+            raise refusal(response.status, content, response.headers.get("Retry-After"))
         return content
 
     async def chunks(self, path: str, *, headers: Mapping[str, str] | None = None) -> AsyncIterator[bytes]:
         """The body of an answer, as it comes."""
         assert self._http is not None, "the link is not open"
         try:
-            async with self._http.get(path, headers=headers, allow_redirects=False) as response:
+            async with self._http.get(self._at(path), headers=headers, allow_redirects=False) as response:
                 if response.status >= 300:
                     raise refusal(response.status, await response.read())
                 async for chunk in response.content.iter_chunked(CHUNK_BYTES):
@@ -124,7 +137,7 @@ class ServerLink:
         """How many bytes there are at a path; None when there is nothing."""
         assert self._http is not None, "the link is not open"
         try:
-            async with self._http.head(path, headers=headers, allow_redirects=False) as response:
+            async with self._http.head(self._at(path), headers=headers, allow_redirects=False) as response:
                 if response.status == _NOT_FOUND:
                     return None
                 if response.status >= 300:
@@ -141,8 +154,15 @@ class ServerLink:
         return _document(await self.content(method, path, body=content, headers={**JSON_BODY, **(headers or {})}))
 
 
-def refusal(status: int, content: bytes) -> NoetlError:
-    """The error that an answer stands for."""
+def refusal(status: int, content: bytes, retry_after: str | None = None) -> NoetlError:
+    """The error that an answer stands for; one that is for now says when to try again."""
+    error = _refusal(status, content)
+    if isinstance(error, Transient) and retry_after is not None and retry_after.isascii() and retry_after.isdigit():
+        error.retry_after_seconds = min(float(retry_after), RETRY_AFTER_SECONDS_MAX)
+    return error
+
+
+def _refusal(status: int, content: bytes) -> NoetlError:
     try:
         document = _document(content)
     except HostUnavailable:

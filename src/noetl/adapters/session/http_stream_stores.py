@@ -126,7 +126,7 @@ class HttpPayloads:
                 seconds = next(waits, None)
                 if seconds is None:
                     raise
-                log.info("payload not moved yet", extra={"event": "payload.unavailable", "reason": str(error)})
+                log.info("the server does not answer", extra={"event": "payload.unavailable", "reason": str(error)})
                 await asyncio.sleep(seconds)
         if digest.hexdigest() != reference.sha256:
             raise PayloadCorrupt(f"{reference.uri}: the server sent other bytes")
@@ -193,7 +193,7 @@ async def _patiently(ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except Transient as error:
-            log.info("payload not moved yet", extra={"event": "payload.unavailable", "reason": str(error)})
+            log.info("the server does not answer", extra={"event": "payload.unavailable", "reason": str(error)})
             await asyncio.sleep(seconds)
     return await ask()
 
@@ -213,7 +213,8 @@ class HttpCredentials:
     async def find(self, name: str, *, tenant_id: str, organization_id: str) -> SealedCredential | None:
         path = f"/api/worker/credentials/{quote(name, safe='')}"
         try:
-            found = await self._link.ask("GET", path, headers=owner_headers(tenant_id, organization_id))
+            headers = owner_headers(tenant_id, organization_id)
+            found = await _patiently(lambda: self._link.ask("GET", path, headers=headers))
         except Refused as refused:
             if refused.is_not_found:
                 return None

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-RUNS = 3
+RUNS = 8
+"""The JVM goes on compiling what it runs for the first four or five; both sides have to be warm."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

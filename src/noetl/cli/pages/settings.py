@@ -24,9 +24,13 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
         "NOETL_TENANT_ID": (lambda s: s.tenant_id, "the tenant of whoever says nothing else"),
         "NOETL_ORGANIZATION_ID": (lambda s: s.organization_id, "the organization of whoever says nothing else"),
         "NOETL_LOG_LEVEL": (lambda s: s.log_level, "DEBUG, INFO, WARNING or ERROR"),
+        "NOETL_LOG_FORMAT": (
+            lambda s: s.log_format,
+            "json, text, or auto: JSON from processes that serve unless they are in a terminal; see logs.md",
+        ),
         "NOETL_SERVER_URL": (
             _none,
-            "the server that the command line and workers talk to; without one, the embedded host",
+            "the server of the command line and workers, or several with commas; without one, the embedded host",
         ),
         "NOETL_TOKEN": (_none, "the token of clients; a server beyond loopback needs one"),
         "NOETL_WORKER_TOKEN": (_none, "the token of workers"),

@@ -81,7 +81,9 @@ def statement_failure(error: BaseException, place: str, *, number: int) -> Failu
     if isinstance(error, asyncpg.PostgresError) and sqlstate:
         details |= _server_details(error)
         return _made(_kind(sqlstate), _server_text(error), sqlstate=sqlstate, error=error, details=details)
-    if isinstance(error, OSError | asyncpg.InterfaceError) and not isinstance(error, asyncpg.DataError):
+    # A connection that is cut off in the middle of an answer confuses the driver, which says so of itself.
+    lost = OSError, asyncpg.InterfaceError, asyncpg.InternalClientError
+    if isinstance(error, lost) and not isinstance(error, asyncpg.DataError):
         message = f"the connection to {place} was lost while statement {number} ran: {type(error).__name__}"
         return _made("db_connection", message, code="CONN_LOST", error=error, details=details)
     return _made("unknown", f"the driver failed at statement {number}: {error}", error=error, details=details)

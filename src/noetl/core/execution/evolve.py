@@ -15,6 +15,7 @@ from noetl.core.execution.admission import admitting, requested, turned_down
 from noetl.core.execution.jobs import folding
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
 from noetl.core.execution.looping import stages
+from noetl.core.execution.looping.ends import closed
 from noetl.core.execution.looping.stages import answered, entered, opening
 from noetl.core.execution.pins import pinned
 from noetl.core.execution.state import (
@@ -28,10 +29,25 @@ from noetl.core.execution.state import (
     entry_from_json,
 )
 from noetl.core.execution.writes import integer, without, write
+from noetl.core.upcasting.registry import UPCASTERS
+
+_UNFOLDABLE = (LookupError, TypeError, ValueError, AttributeError, AssertionError)
+"""What a fold raises over an event whose members are not what its kind says."""
 
 
 def evolve(state: ExecutionState | None, event: Event) -> ExecutionState:
-    """Fold one event.  One that the state already contains changes nothing; a missing one is an error."""
+    """Fold one event.  One that the state already contains changes nothing; a missing one is an error.
+
+    One that cannot be folded is an error of its own kind, so that it stops its execution and nobody else."""
+    try:
+        return _evolved(state, event)
+    except _UNFOLDABLE as error:
+        what = f"{event.event_type} {event.event_id} at version {event.stream_version}"
+        raise LedgerCorrupt(f"execution {event.execution_id}: {what} cannot be folded: {error!r}") from error
+
+
+def _evolved(state: ExecutionState | None, event: Event) -> ExecutionState:
+    event = UPCASTERS.upcast(event)
     if state is None:
         if event.event_type != kinds.PLAYBOOK_INITIALIZED:
             raise LedgerCorrupt(f"execution {event.execution_id} begins with {event.event_type}")
@@ -185,8 +201,8 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         ref_id=lineage.ref_id_of(event),
         jobs=_jobs(event.meta.get("jobs")),
     )
-    changes: dict[str, Any] = {"loop_state": without(state.loop_state, command.step)} if command.kind == "seal" else {}
     step, ref_id = command.step, outcome.ref_id
+    changes: dict[str, Any] = closed(state, step, is_ok=outcome.status == "ok") if command.kind == "seal" else {}
     changes |= lineage.passed(state, step, command.parent_ref) if ref_id is None else lineage.returned(state, step)
     return {
         **timers,
@@ -285,9 +301,17 @@ _ENDS = {
 }
 
 
-def _terminal(_state: ExecutionState, event: Event) -> dict[str, Any] | None:
+def _terminal(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     status = _ENDS[event.event_type]
-    return {"status": status, "ended_at": event.event_time, "result": event.result, "timers": {}, "commands": {}}
+    return {
+        "status": status,
+        "ended_at": event.event_time,
+        "result": event.result,
+        "timers": {},
+        "commands": {},
+        # How far a loop was is still of interest; where its frames left their rows nobody can ask any more.
+        "loop_state": {step: stage._replace(outputs=()) for step, stage in state.loop_state.items()},
+    }
 
 
 _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] = {

@@ -72,7 +72,7 @@ class StepResult(NamedTuple):
     meta: Mapping[str, object] | None = None
     traceback: Mapping[str, object] | None = None
     ref_id: int | None = None
-    jobs: Sequence[Mapping[str, object]] = ()
+    jobs: tuple[Mapping[str, object], ...] = ()
 
     def to_json(self) -> dict[str, object]:
         document: dict[str, object] = {"status": self.status, "ref": self.reference}
@@ -311,6 +311,23 @@ class Stage(NamedTuple):
         return self.collection is not None or self.cursor is not None
 
 
+class Looped(NamedTuple):
+    """What a loop has come to: all that is kept of a stage that is closed.  A shard is a frame of a fan-out."""
+
+    stage_id: str
+    run: int
+    total: int = 0
+    done: int = 0
+    failed: int = 0
+    frames: int = 0
+    collection_ref: str | None = None
+    is_ok: bool = True
+    is_fanout: bool = False
+    shards: int = 0
+    shards_done: int = 0
+    shards_failed: int = 0
+
+
 # What the questions about a step run are for: whether it may begin, or, when its guard says no, where it leads.
 ADMIT, SKIP = "admit", "skip"
 
@@ -331,11 +348,11 @@ class ExecutionState:
     """Everything the router knows about one execution.
 
     `variables` are the context writes; `is_closing` says that the final step was started; `loop_state` holds the
-    open stage of each step that is a loop; `cancelling` says why the execution is to end before its time; `depth` is
-    the number of executions above this one.  `runs` counts the turns of a step, `skipped_steps` has the last turn in
-    which it was not admitted; `args` is what arcs gave to a step's run.  `env` are variables of the server as they
-    were when the execution began, `caller` is the iteration that started it.  `leads` has, for a step whose last turn
-    gave no result that could be referred to, the one that led to it."""
+    open stage of each step that is a loop, `ended_loops` what the last closed one came to; `cancelling` says why the
+    execution is to end before its time; `depth` is the number of executions above this one.  `runs` counts the turns of
+    a step, `skipped_steps` has the last turn in which it was not admitted; `args` is what arcs gave to a step's run.
+    `env` are variables of the server as they were when the execution began, `caller` is the iteration that started it.
+    `leads` has, for a step whose last turn gave no result that could be referred to, the one that led to it."""
 
     execution_id: int
     tenant_id: str = "default"
@@ -360,6 +377,7 @@ class ExecutionState:
     pending_next_actions: Mapping[str, Pending] = field(default_factory=dict)
     timers: Mapping[str, str] = field(default_factory=dict)
     loop_state: Mapping[str, Stage] = field(default_factory=dict)
+    ended_loops: Mapping[str, Looped] = field(default_factory=dict)
     cancelling: Mapping[str, object] | None = None
     failure: Mapping[str, object] | None = None
     last_step: str | None = None

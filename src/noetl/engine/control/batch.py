@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -12,7 +12,7 @@ from noetl.core.reference import Payload, parent_of
 from noetl.engine.control.states import Held
 from noetl.engine.payloads import STORE_SMALL
 from noetl.ports.clock import IdSource
-from noetl.ports.ledger import Advance, ExecutionRow, Fence, IdempotencyRow, QueuedCommand, ShardHead
+from noetl.ports.ledger import Advance, ExecutionRow, Fence, IdempotencyRow, QueuedCommand, ShardHead, StopWord
 from noetl.ports.session import CommandMessage, Stop
 
 
@@ -150,10 +150,12 @@ class Batch:
         """Every shard that this commit needs the fence of."""
         queued = {row.shard_id for row in (*self.queue, *self.claims)}
         shown = {row.shard_id for row in self.executions}
-        return self.touched_shards | queued | shown | {shard_id for _, _, shard_id, _ in self.timers}
+        told = {self.states[stop.execution_id].shard_id for stop in self.stops if stop.execution_id in self.states}
+        return self.touched_shards | queued | shown | told | {shard_id for _, _, shard_id, _ in self.timers}
 
-    def advance(self) -> Advance:
-        """Everything as one statement's arguments.  All events of these shards are decided by it."""
+    def advance(self, is_near: Callable[[int, str, int], bool]) -> Advance:
+        """Everything as one statement's arguments.  All events of these shards are decided by it.  Whoever holds
+        something and is not near, in this process, is told to stop by the row."""
         shards = sorted(self.shards)
         fences = [
             Fence(
@@ -177,11 +179,23 @@ class Batch:
             queue=queue,
             claims=claims,
             dequeue=dequeue,
+            stops=self._words(is_near, {*_keys(queue), *_keys(claims), *dequeue}) if self.stops else (),
             timers=timers,
             timers_gone=timers_gone,
             executions=list({row.execution_id: row for row in self.executions}.values()),
             idempotency=self.idempotency,
         )
+
+    def _words(self, is_near: Callable[[int, str, int], bool], changed: set[tuple[int, str]]) -> list[StopWord]:
+        """A row that goes, or goes to somebody else, tells by that."""
+        words = {
+            (stop.execution_id, stop.command_id): StopWord(
+                stop.execution_id, stop.command_id, stop.attempt, "drain" if stop.drain else "cancel"
+            )
+            for stop in self.stops
+            if not is_near(stop.execution_id, stop.command_id, stop.attempt)
+        }
+        return [word for key, word in words.items() if key not in changed]
 
     # --- several inputs about one row: the state after all of them says what becomes of it -----------------
 
@@ -200,3 +214,7 @@ class Batch:
     def _is_ticking(self, execution_id: int, name: str) -> bool:
         held = self.states.get(execution_id)
         return held is not None and name in held.state.timers
+
+
+def _keys(rows: Iterable[QueuedCommand]) -> set[tuple[int, str]]:
+    return {(row.execution_id, row.command_id) for row in rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
 
 from noetl.core.errors import LedgerUnavailable, NoetlError, Terminal
@@ -13,24 +13,36 @@ from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
 from noetl.engine.control.sessions import Sessions, free_kinds
 from noetl.engine.control.states import undecided_events
+from noetl.engine.sharing.neighbours import Neighbours
+from noetl.engine.sharing.waiting import patiently
+from noetl.points import point
 from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
 
 CLAIM_ROWS_MAX = 64
 IDLE_SECONDS = 0.25
+OTHERS_SECONDS = 0.05
 RESTORE_AT_ONCE = 64
 log = logging.getLogger("noetl.dispatcher")
 
 
 class Dispatcher:
     def __init__(
-        self, *, decider: Decider, sessions: Sessions, queue: Queue, executions: Executions, ledger: Ledger
+        self,
+        *,
+        decider: Decider,
+        sessions: Sessions,
+        queue: Queue,
+        executions: Executions,
+        ledger: Ledger,
+        neighbours: Neighbours | None = None,
     ) -> None:
         self._decider = decider
         self._sessions = sessions
         self._queue = queue
         self._executions = executions
         self._ledger = ledger
+        self._neighbours = neighbours
         # Rows of executions that cannot be read: they stay, and must not stand before the others.
         self._refused: set[tuple[int, str]] = set()
         # The pools in which commands may wait that no free slot can run.
@@ -50,6 +62,14 @@ class Dispatcher:
             stuck = [await self._is_stuck(pool) for pool in found]
             if all(stuck):
                 await asyncio.sleep(IDLE_SECONDS)
+
+    async def look_for_others(self) -> None:
+        """With other servers on the ledger: what they queue is looked for, nobody tells."""
+        assert self._neighbours is not None
+        while True:
+            await self._neighbours.company.wait()
+            self._sessions.pools.look_for_others()
+            await asyncio.sleep(OTHERS_SECONDS)
 
     async def _is_stuck(self, pool: str) -> bool:
         try:
@@ -99,23 +119,41 @@ class Dispatcher:
         )
         return self._sessions.reservations == before
 
+    async def give_back(self, session_id: int, commands: Sequence[tuple[int, str]]) -> None:
+        """Rows that a session has taken and knows nothing of."""
+        await self._queue.release(session_id, commands=commands)
+        self._sessions.pools.expect()
+
     def _note_left(self, pool: str, *, is_left: bool) -> None:
         (self._left_behind.add if is_left else self._left_behind.discard)(pool)
 
-    async def restore(self) -> list[int]:
-        """After a start: every open execution gets back its queue rows and timers.  Returns their ids."""
-        await self._queue.release_all(except_sessions=list(self._sessions.connected))
+    async def restore(self, shards: Collection[int] | None = None) -> list[int]:
+        """Every open execution of these shards, or of all, gets back its queue rows and timers.  Returns their ids.
+
+        What others left undecided in shards that were taken over is decided before; after a start without neighbours
+        that is done here."""
+        away: Mapping[int, frozenset[tuple[str, int]]] = {}
         undecided: dict[int, list[Event]] = {}
-        for head in await self._ledger.heads():
-            for event in await undecided_events(self._ledger, head):
-                undecided.setdefault(event.execution_id, []).append(event)
+        if self._neighbours is not None and shards is not None:
+            away = await patiently(self._neighbours.elsewhere, shards)
+            open_ids = await patiently(self._executions.open_ids, shards=shards)
+        else:
+            await self._queue.release_all(except_sessions=list(self._sessions.connected))
+            for head in await self._ledger.heads():
+                for event in await undecided_events(self._ledger, head):
+                    undecided.setdefault(event.execution_id, []).append(event)
+            open_ids = await self._executions.open_ids()
         # Those with undecided events first: the commit of any other would move the mark behind which they are found.
-        open_ids = sorted(await self._executions.open_ids(), key=lambda e: (e not in undecided, e))
+        open_ids = sorted(open_ids, key=lambda e: (e not in undecided, e))
         for start in range(0, len(open_ids), RESTORE_AT_ONCE):
             part = open_ids[start : start + RESTORE_AT_ONCE]
             outcomes = await _told(
                 self._decider.tell(
-                    RestoreInput(execution_id=execution_id, undecided=tuple(undecided.get(execution_id, ())))
+                    RestoreInput(
+                        execution_id=execution_id,
+                        undecided=tuple(undecided.get(execution_id, ())),
+                        elsewhere=away.get(execution_id, frozenset()),
+                    )
                 )
                 for execution_id in part
             )
@@ -127,6 +165,7 @@ class Dispatcher:
                         extra={"event": "restore.failed", "execution_id": execution_id, "reason": str(outcome)},
                     )
         self._sessions.pools.expect()
+        point("server.restored")
         return open_ids
 
 

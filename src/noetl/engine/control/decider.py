@@ -1,15 +1,15 @@
-"""The decider: the one writer of its shards.  Takes inputs, folds, decides for all of them, commits once, then answers
-everyone and hands claimed commands to their sessions."""
+"""The decider: the one writer of the shards that it owns.  Takes inputs, folds, decides for all of them, commits once,
+then answers everyone and hands claimed commands to their sessions.
+
+Shards come and go while it runs, always between two commits.  What concerns a shard of somebody else is passed on."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from itertools import chain, repeat
-from typing import ParamSpec, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 
 from noetl.core import kinds
 from noetl.core.errors import (
@@ -27,66 +27,182 @@ from noetl.core.errors import (
 from noetl.core.event import Event
 from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
-from noetl.engine.children.inputs import CHILD_REPORTED, ChildSource, ChildStartInput, look_around
+from noetl.engine.children.inputs import ChildSource, ChildStartInput, look_around
 from noetl.engine.control.batch import Batch
 from noetl.engine.control.facts import check_context
-from noetl.engine.control.inputs import CancelInput, FactInput, Input, RestoreInput, StartInput, Turn
+from noetl.engine.control.inputs import (
+    DecideInput,
+    FactInput,
+    Input,
+    RestoreInput,
+    StartInput,
+    TimerInput,
+    Turn,
+)
 from noetl.engine.control.parts import ControlParts
 from noetl.engine.control.reconcile import reconcile
-from noetl.engine.control.states import Held, undecided_events
+from noetl.engine.control.states import Held, folded, is_only_system, undecided_events
+from noetl.engine.sharing.neighbours import Neighbours
+from noetl.engine.sharing.places import ShardsOf
+from noetl.engine.sharing.waiting import RETRY_SECONDS, Waiting, is_recorded, patiently, unheard
+from noetl.points import point
 from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact
 
 BATCH_INPUTS_MAX = 128
-RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
+TRUST_LOOK_SECONDS = 0.05
 log = logging.getLogger("noetl.decider")
-P = ParamSpec("P")
-T = TypeVar("T")
+# Only the owner of the shard has a use for them, and finds out by itself.
+_OF_OWNER = (RestoreInput, DecideInput, TimerInput)
 
 
-@dataclass(slots=True)
-class _Waiting:
-    input: Input
-    answer: asyncio.Future[None]
-    is_uncertain: bool = False
+class _Elsewhere(Exception):
+    """The shard of an input is not, or no longer, owned here."""
 
 
 class Decider:
     """`run` belongs to the caller's task group; every other method may be called from any task of the loop."""
 
-    def __init__(self, parts: ControlParts, *, producer: str, children: ChildSource | None = None) -> None:
+    def __init__(
+        self,
+        parts: ControlParts,
+        *,
+        producer: str,
+        children: ChildSource | None = None,
+        neighbours: Neighbours | None = None,
+    ) -> None:
+        """`neighbours` are the other servers on the ledger; without them every shard is owned here."""
         self._ledger = parts.ledger
         self._states = parts.states
         self._playbooks = parts.playbooks
         self._sessions = parts.sessions
         self._watchers = parts.watchers
+        self._on_commit = parts.on_commit
         self._ids = parts.ids
         self._clock = parts.clock
         self._context_bytes_max = parts.context_bytes_max
         self._producer = producer
         self._children = children
+        self._neighbours = neighbours
         self._heads: dict[int, ShardHead] = {}
-        self._inputs: deque[_Waiting] = deque()
+        self._shards_of = ShardsOf(parts.ledger, parts.states)
+        self._counts = parts.counts
+        self._inputs: deque[Waiting] = parts.counts.inputs
+        self._orders: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
         self._wake = asyncio.Event()
+
+    # --- shards ----------------------------------------------------------------------------------------------
+
+    @property
+    def heads(self) -> Mapping[int, ShardHead]:
+        """The shards that are owned now, as far as they are known."""
+        return self._heads
 
     def own(self, heads: list[ShardHead]) -> None:
         self._heads = {head.shard_id: head for head in heads}
 
+    async def adopt(self, heads: Sequence[ShardHead]) -> None:
+        """Own these too, once what others left undecided in them is decided."""
+        await self._between(partial(self._adopt, heads))
+
+    async def let_go(self, shards: Collection[int]) -> None:
+        """Own these no more; returns when nothing of ours is under way in them."""
+        await self._between(partial(self._let_go, shards))
+
+    async def catch_up(self) -> None:
+        """Decide what others recorded in the owned shards."""
+        await self._between(self._catch_up)
+
+    async def _between(self, order: Callable[[], Awaitable[None]]) -> None:
+        """Between two commits."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._orders.append((order, done))
+        self._wake.set()
+        await done
+
+    async def _adopt(self, heads: Sequence[ShardHead]) -> None:
+        # Whoever looked at an execution of theirs left a state here that others have moved on from.
+        self._states.drop_shards([head.shard_id for head in heads])
+        for head in heads:
+            self._heads[head.shard_id] = head
+        # In one commit: that of any other execution would move the mark behind which these are found.
+        await self._commit(await patiently(self._left_undecided, [head.shard_id for head in heads]))
+
+    async def _let_go(self, shards: Collection[int]) -> None:
+        for shard_id in shards:
+            self._heads.pop(shard_id, None)
+        self._states.drop_shards(shards)
+
+    async def _catch_up(self) -> None:
+        before = dict(self._heads)
+        await patiently(self._look_again)
+        moved = [shard for shard, head in self._heads.items() if head != before.get(shard)]
+        if moved:
+            await self._commit(await patiently(self._left_undecided, moved))
+
+    async def _left_undecided(self, shards: Iterable[int]) -> list[Waiting]:
+        """What others recorded in these shards and nobody decided, as inputs: what is known up to there goes on from
+        what is known, anything else is restored."""
+        undecided: dict[int, list[Event]] = {}
+        for shard_id in shards:
+            for event in await undecided_events(self._ledger, self._heads[shard_id]):
+                undecided.setdefault(event.execution_id, []).append(event)
+        found: list[Input] = []
+        unknown: dict[int, list[Event]] = {}
+        for execution_id, events in undecided.items():
+            held = self._states.cached(execution_id)
+            if self._can_go_on(execution_id, held, events):
+                before = held.state if held is not None else None
+                found.append(DecideInput(execution_id=execution_id, undecided=tuple(events), before=before))
+            else:
+                self._states.drop(execution_id)
+                unknown[execution_id] = events
+        away = await self._elsewhere({events[0].shard_id for events in unknown.values()})
+        found += (
+            RestoreInput(execution_id=one, undecided=tuple(events), elsewhere=away.get(one, frozenset()))
+            for one, events in unknown.items()
+        )
+        return [unheard(one) for one in found]
+
+    def _can_go_on(self, execution_id: int, held: Held | None, events: Sequence[Event]) -> bool:
+        """Fold what others recorded into what is known.  All of a batch is known before any of it is decided: what one
+        execution causes in another must find it as it is."""
+        if events[0].stream_version != (held.state.version if held is not None else 0) + 1:
+            return False
+        try:
+            after = folded(held, events)
+        except Terminal:
+            return False  # refused when it is looked at alone
+        assert after is not None
+        self._states.keep(execution_id, after)
+        return True
+
+    async def _elsewhere(self, shards: Collection[int]) -> Mapping[int, frozenset[tuple[str, int]]]:
+        return await self._neighbours.elsewhere(shards) if self._neighbours is not None and shards else {}
+
+    # --- inputs ----------------------------------------------------------------------------------------------
+
     async def tell(self, one: Input) -> None:
-        """Apply one input and return when its consequences are committed.
+        """Apply one input and return when its consequences are committed; in a shard of somebody else, when it is
+        recorded.
 
         Facts are bounded by the slots; new executions are refused when too much waits already."""
         if isinstance(one, StartInput) and len(self._inputs) >= DECIDE_INPUTS_WAITING_MAX:
             raise AppendOverloaded(f"{len(self._inputs)} inputs are waiting to be decided: try again later")
+        if self._neighbours is not None and not self._neighbours.is_alone:
+            shard_id = await self._shards_of.find(one)
+            if shard_id is not None and shard_id not in self._heads:
+                await self._neighbours.outward.tell(one)
+                return
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._inputs.append(_Waiting(one, answer))
+        self._inputs.append(Waiting(one, answer))
         self._wake.set()
         await answer
 
     async def report(self, session_id: int, fact: Fact) -> None:
         check_context(fact, self._context_bytes_max)
         if fact.event_type == kinds.CHILD_STARTED and self._children is not None:
-            child = await _patiently(self._children.prepare, fact)
+            child = await patiently(self._children.prepare, fact)
             one: Input = ChildStartInput(execution_id=fact.execution_id, session_id=session_id, fact=fact, child=child)
         else:
             one = FactInput(execution_id=fact.execution_id, session_id=session_id, fact=fact)
@@ -96,13 +212,18 @@ class Decider:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._inputs:
+            while self._inputs or self._orders:
+                while self._orders:
+                    order, done = self._orders.popleft()
+                    await order()
+                    if not done.done():
+                        done.set_result(None)
                 taken = [self._inputs.popleft() for _ in range(min(len(self._inputs), BATCH_INPUTS_MAX))]
                 await self._commit(taken)
 
     # --- one commit ----------------------------------------------------------------------------------------
 
-    async def _commit(self, taken: list[_Waiting]) -> None:
+    async def _commit(self, taken: list[Waiting]) -> None:
         """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away."""
         tries = 0
         while taken:
@@ -112,18 +233,21 @@ class Decider:
             if batch.is_empty:
                 self._answer(taken)
                 return
-            advance = batch.advance()
+            advance = batch.advance(self._sessions.holds)
+            await self._trusted()
             for delivery in batch.deliveries:
                 self._sessions.announce(delivery.session_id, delivery.message)
             try:
                 held = await self._ledger.advance(advance)
             except LedgerUnavailable as error:
+                self._counts.unknown += 1
                 log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
                 taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             except (TransitionConflict, EnvelopeInvalid) as error:
+                self._counts.conflicts += 1
                 self._release(batch)
                 if len(taken) == 1:
-                    _refuse(taken[0], error)
+                    taken[0].refuse(error)
                     return
                 for waiting in taken:
                     await self._commit([waiting])
@@ -133,10 +257,15 @@ class Decider:
                     self._done(batch, taken)
                     return
                 # Someone appended meanwhile: look again and decide again.
-                taken += await self._recover(batch, taken, 0.0)
+                self._counts.misses += 1
+                known = {shard_id: self._heads[shard_id] for shard_id in batch.shards}
+                if not held and await patiently(self._is_as_known, known):
+                    self._release(batch)
+                else:
+                    taken += await self._recover(batch, taken, 0.0)
             tries += 1
 
-    async def _decide(self, taken: list[_Waiting]) -> tuple[Batch, list[_Waiting]]:
+    async def _decide(self, taken: list[Waiting]) -> tuple[Batch, list[Waiting]]:
         """Fold and decide every input into one batch.  An input that is refused leaves no trace in it."""
         batch = Batch(ids=self._ids, producer=self._producer, heads=self._heads)
         now = self._clock.now()
@@ -144,22 +273,43 @@ class Decider:
         for waiting in taken:
             try:
                 refusal = await self._try(batch, waiting, now)
+            except _Elsewhere:
+                self._pass_on(waiting)
+                continue
             except Terminal as error:  # an execution that cannot be read stops nobody else
-                _refuse(waiting, error)
+                self._counts.refuse(waiting, error)
                 continue
             is_late = waiting.is_uncertain and isinstance(refusal, Terminal)
             if refusal is None:
                 kept.append(waiting)
                 await self._follow_up(batch, now)
-            elif is_late and await _patiently(self._is_recorded, waiting.input):
-                _succeed(waiting)
+            elif is_late and await patiently(is_recorded, self._ledger, waiting.input):
+                waiting.succeed()
             else:
-                _refuse(waiting, refusal)
+                self._counts.refuse(waiting, refusal)
         return batch, kept
 
-    async def _try(self, batch: Batch, waiting: _Waiting, now: str) -> NoetlError | None:
+    def _pass_on(self, waiting: Waiting) -> None:
+        """The shard has another owner now."""
+        if isinstance(waiting.input, _OF_OWNER):
+            waiting.succeed()
+        elif self._neighbours is None:
+            waiting.refuse(LeaseLost(f"the shard of execution {waiting.input.execution_id} belongs to another process"))
+        else:
+            self._neighbours.outward.take(waiting)
+
+    async def _trusted(self) -> None:
+        """An owner that could not renew its lease for long decides nothing: another one may do so by now."""
+        while self._neighbours is not None and not self._neighbours.is_trusted:  # noqa: ASYNC110 - a clock tells, no event
+            await asyncio.sleep(TRUST_LOOK_SECONDS)
+
+    async def _try(self, batch: Batch, waiting: Waiting, now: str) -> NoetlError | None:
         """Apply one input; returns why it was refused.  Raises when its execution cannot be read."""
-        held, playbook = await _patiently(self._load, batch, waiting)
+        held, playbook = await patiently(self._load, batch, waiting)
+        shard_id = held.shard_id if held is not None else getattr(waiting.input, "shard_id", None)
+        if shard_id not in self._heads:
+            self._states.drop(waiting.input.execution_id)
+            raise _Elsewhere
         mark = batch.mark()
         backlog = self._sessions.pools.backlog
         turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, backlog=backlog)
@@ -171,11 +321,12 @@ class Decider:
 
     async def _follow_up(self, batch: Batch, now: str) -> None:
         """Apply what an input causes in other executions.  They are in its shard: all of it is one commit, or none."""
-        loop = asyncio.get_running_loop()
         while batch.follow_ups:
-            waiting = _Waiting(batch.follow_ups.pop(0), _unheard(loop))
+            waiting = unheard(batch.follow_ups.pop(0))
             try:
                 refusal = await self._try(batch, waiting, now)
+            except _Elsewhere:
+                continue
             except Terminal as error:
                 refusal = error
             if refusal is not None and not isinstance(refusal, ExecutionClosed):
@@ -184,7 +335,7 @@ class Decider:
                     extra={"event": "follow_up.refused", "execution_id": waiting.input.execution_id},
                 )
 
-    async def _load(self, batch: Batch, waiting: _Waiting) -> tuple[Held | None, CompiledPlaybook]:
+    async def _load(self, batch: Batch, waiting: Waiting) -> tuple[Held | None, CompiledPlaybook]:
         one = waiting.input
         held = batch.states.get(one.execution_id) or self._states.cached(one.execution_id)
         # The id of a new execution was just made: only a start that was tried before can be in the ledger.
@@ -207,7 +358,8 @@ class Decider:
             )
         return held, playbook
 
-    def _done(self, batch: Batch, taken: list[_Waiting]) -> None:
+    def _done(self, batch: Batch, taken: list[Waiting]) -> None:
+        self._counts.committed(len(taken), len(batch.events))
         for shard_id in batch.touched_shards:
             head = self._heads[shard_id]
             following = batch.next_positions.get(shard_id, head.next_position)
@@ -216,6 +368,7 @@ class Decider:
             self._states.keep(execution_id, held)
         for delivery in batch.deliveries:
             self._sessions.deliver(delivery.session_id, delivery.message)
+        point("server.delivered")
         for stop in batch.stops:
             self._sessions.stop(stop)
         for row in batch.queue:
@@ -224,10 +377,12 @@ class Decider:
         self._answer(taken)
         ended = [execution_id for execution_id, held in batch.states.items() if held.state.is_terminal]
         self._watchers.notify(batch.states, ended)
+        if self._on_commit is not None:
+            self._on_commit(sealed.event for sealed in batch.events)
 
-    def _answer(self, taken: list[_Waiting]) -> None:
+    def _answer(self, taken: list[Waiting]) -> None:
         for waiting in taken:
-            _succeed(waiting)
+            waiting.succeed()
 
     # --- trouble -------------------------------------------------------------------------------------------
 
@@ -235,7 +390,7 @@ class Decider:
         for delivery in batch.deliveries:
             self._sessions.withdraw(delivery.session_id, delivery.message)
 
-    async def _recover(self, batch: Batch, taken: list[_Waiting], wait_seconds: float) -> list[_Waiting]:
+    async def _recover(self, batch: Batch, taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
         """Forget what was assumed and read again what is true, however long that takes.
 
         Returns inputs that must go into the next commit: events that others appended and nobody decided, and the
@@ -246,99 +401,79 @@ class Decider:
             self._states.drop(execution_id)
         for waiting in taken:
             waiting.is_uncertain = True
-        while True:
-            await asyncio.sleep(wait_seconds)
-            try:
-                undecided = await self._look_again()
-                break
-            except LedgerUnavailable:
-                wait_seconds = RETRY_SECONDS[-1]
+        await asyncio.sleep(wait_seconds)
+        await patiently(self._look_again)
+        found = {one.input.execution_id: one.input for one in await patiently(self._left_undecided, list(self._heads))}
+        away = await patiently(self._elsewhere, list(self._heads))
         # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
         self._watchers.notify(uncertain, uncertain)
-        loop = asyncio.get_running_loop()
-        restored = {
-            execution_id: RestoreInput(
+        for execution_id in sorted(uncertain):
+            known = found.get(execution_id)
+            found[execution_id] = RestoreInput(
                 execution_id=execution_id,
-                undecided=tuple(undecided.get(execution_id, ())),
+                undecided=known.undecided if isinstance(known, RestoreInput | DecideInput) else (),
                 stops=tuple(stop for stop in batch.stops if stop.execution_id == execution_id),
+                elsewhere=away.get(execution_id, frozenset()),
             )
-            for execution_id in sorted({*uncertain, *undecided})
-        }
         for waiting in taken:
             # One that already waits takes over what is undecided now: the rest may have been decided meanwhile.
-            if isinstance(waiting.input, RestoreInput):
-                waiting.input = restored.pop(waiting.input.execution_id, waiting.input)
-        return [_Waiting(one, _unheard(loop)) for one in restored.values()]
+            if isinstance(waiting.input, RestoreInput | DecideInput):
+                waiting.input = found.pop(waiting.input.execution_id, waiting.input)
+        return [unheard(found[execution_id]) for execution_id in sorted(found)]
 
-    async def _look_again(self) -> dict[int, list[Event]]:
-        """Read the heads of the owned shards; returns what was appended there and not decided, by execution."""
-        undecided: dict[int, list[Event]] = {}
+    async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
+        """Whether shards have only grown by checkpoints.  These come every second: to forget the states of everything
+        that runs each time would be dear.  `before` is what was known when that failed: a look that is repeated must
+        not compare with what the first one found."""
+        await self._look_again()
+        if not before.keys() <= self._heads.keys():
+            return False
+        looks = [await is_only_system(self._ledger, head, self._heads[shard]) for shard, head in before.items()]
+        return all(looks)
+
+    async def _look_again(self) -> None:
+        """Read the heads of the owned shards.  One whose epoch has risen belongs to somebody else."""
+        lost = []
         for head in await self._ledger.heads():
             known = self._heads.get(head.shard_id)
-            if known is None:
-                continue
-            if known.epoch != head.epoch:
-                raise LeaseLost(f"shard {head.shard_id} belongs to another process (epoch {head.epoch})")
-            self._heads[head.shard_id] = head
-            for event in await undecided_events(self._ledger, head):
-                undecided.setdefault(event.execution_id, []).append(event)
-                self._states.drop(event.execution_id)
-        return undecided
-
-    async def _is_recorded(self, one: Input) -> bool:
-        """Whether the ledger already holds what an uncertain commit tried to write."""
-        if not isinstance(one, FactInput | ChildStartInput | CancelInput):
-            return False
-        events = await self._ledger.read_execution(one.execution_id)
-        if isinstance(one, CancelInput):
-            return any(event.event_type == kinds.CANCEL_REQUESTED for event in events)
-        kind = CHILD_REPORTED if isinstance(one, ChildStartInput) else (one.fact.event_type,)
-        return any(
-            (event.frame_id or event.command_id) == one.fact.command_id
-            and event.event_type in kind
-            and event.meta.get("attempt") == one.fact.attempt
-            # Of several words of one kind about an attempt, this one; the others number themselves.
-            and event.meta.get("n") == one.fact.meta.get("n", event.meta.get("n"))
-            for event in events
-        )
+            if known is not None and known.epoch != head.epoch:
+                lost.append(head.shard_id)
+            elif known is not None:
+                self._heads[head.shard_id] = head
+        if lost:
+            log.warning("shards lost", extra={"event": "shards.lost", "reason": ", ".join(map(str, lost))})
+            await self._let_go(lost)
 
 
-async def _patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Read for as long as Postgres is away: a decider outlives its database."""
-    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
-        try:
-            return await read(*args, **kwargs)
-        except LedgerUnavailable as error:
-            log.warning("read failed", extra={"event": "ledger.unavailable", "reason": str(error)})
-            await asyncio.sleep(seconds)
-    raise AssertionError("unreachable")
+def supervised(one: Input, work: Callable[[], None]) -> NoetlError | None:
+    """Why an input was refused.  A defect of ours stops its execution and nobody else."""
+    try:
+        work()
+    except NoetlError as error:
+        return error
+    except Exception as error:  # task supervision: the decider must outlive what it cannot decide
+        about = {"event": "execution.quarantined", "execution_id": one.execution_id}
+        log.exception("an execution cannot be decided", extra=about)
+        return LedgerCorrupt(f"execution {one.execution_id} cannot be decided: {error!r}")
+    return None
 
 
 def _applied(one: Input, turn: Turn, held: Held | None) -> NoetlError | None:
-    """Apply one input; returns why it was refused.  A defect of ours stops this execution and nobody else."""
-    try:
+    """Apply one input with all that follows for queue, timers and sessions; returns why it was refused."""
+
+    def work() -> None:
         one.apply(turn, held)
         after = turn.batch.states.get(one.execution_id)
         if after is not None:
-            reconcile(turn.batch, held.state if held else None, after.state, after.shard_id)
+            before = one.before if isinstance(one, DecideInput) else held.state if held else None
+            reconcile(turn.batch, before, after.state, after.shard_id)
             if isinstance(one, RestoreInput):
                 look_around(turn.batch, after.state)
         born = turn.batch.states.get(one.child_id or 0) if isinstance(one, ChildStartInput) else None
         if born is not None:
             reconcile(turn.batch, None, born.state, born.shard_id)
-    except NoetlError as error:
-        return error
-    except Exception as error:  # task supervision: the decider must outlive what it cannot decide
-        log.exception("an execution cannot be decided", extra={"event": "execution.quarantined"})
-        return LedgerCorrupt(f"execution {one.execution_id} cannot be decided: {error!r}")
-    return None
 
-
-def _unheard(loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-    """An answer that nobody waits for; a refusal is not an unhandled error."""
-    future: asyncio.Future[None] = loop.create_future()
-    future.add_done_callback(lambda done: done.cancelled() or done.exception())
-    return future
+    return supervised(one, work)
 
 
 def _owner(one: Input, held: Held | None) -> tuple[str, str]:
@@ -346,13 +481,3 @@ def _owner(one: Input, held: Held | None) -> tuple[str, str]:
         return held.state.tenant_id, held.state.organization_id
     assert isinstance(one, StartInput)
     return one.tenant_id, one.organization_id
-
-
-def _succeed(waiting: _Waiting) -> None:
-    if not waiting.answer.done():
-        waiting.answer.set_result(None)
-
-
-def _refuse(waiting: _Waiting, error: NoetlError) -> None:
-    if not waiting.answer.done():
-        waiting.answer.set_exception(error)

@@ -213,6 +213,17 @@ def is_told_again(command: Command, fact: Fact) -> bool:
     return any(part.reference.get("sha256") == digest for part in frame.parts)
 
 
+def is_stopped_for_nothing(state: ExecutionState, command: Command, fact: Fact) -> bool:
+    """Whether a worker let go of a command that the ledger wants done.  It was told that somebody else has its row,
+    because its server was silent for too long: that is no outcome of the command."""
+    if fact.event_type not in (kinds.COMMAND_FAILED, kinds.FRAME_FAILED) or state.cancelling is not None:
+        return False
+    context: Any = (fact.result or {}).get("context") or {}
+    error = context.get("error")
+    is_stopped = isinstance(error, Mapping) and (error.get("kind"), error.get("code")) == ("cancelled", "cancelled")
+    return is_stopped and not is_draining(state, command)
+
+
 def _check_claim(frame: Frame, fact: Fact) -> None:
     """What whoever takes the frame over must find: the rows, how many, and the transaction that took them."""
     rows, xid = fact.meta.get("rows"), fact.meta.get("xid")

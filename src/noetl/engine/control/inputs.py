@@ -30,11 +30,13 @@ from noetl.engine.control.facts import (
     exhausted,
     fact_draft,
     is_draining,
+    is_stopped_for_nothing,
     is_told_again,
 )
 from noetl.engine.control.sessions import Sessions, demand_of
 from noetl.engine.control.states import Held
-from noetl.ports.ledger import ExecutionRow, IdempotencyRow, QueuedCommand
+from noetl.engine.projecting.rows import execution_row
+from noetl.ports.ledger import IdempotencyRow, QueuedCommand
 from noetl.ports.session import CommandMessage, Fact, Stop
 
 
@@ -67,7 +69,8 @@ class Turn:
                 new_id = draft.frame_id or draft.command_id
                 assert new_id is not None
                 state, position = self.assign(state, cause, new_id, position)
-        if state.is_terminal or held.state.version == 1:
+        if held.state.version == 1:
+            # So that whoever started it finds it; the rest of its projection is the projector's.
             self.batch.executions.append(execution_row(state, held.shard_id, position))
         self.batch.keep(state, held.shard_id, position)
 
@@ -197,6 +200,8 @@ class FactInput:
         held, command = turn.reported(self.session_id, fact, held)
         if is_told_again(command, fact):
             return
+        if is_stopped_for_nothing(held.state, command, fact):
+            raise LeaseLost(f"{fact.command_id} was given up, and nobody asked for its end: it goes to another attempt")
         meta = with_known_inputs(held.state, fact.meta)
         draft = fact_draft(command, fact if meta is fact.meta else fact._replace(meta=meta), turn.now)
         turn.batch.carry(fact.payloads)
@@ -238,6 +243,10 @@ class ClaimInput:
     execution_id: int
     row: QueuedCommand
 
+    @property
+    def shard_id(self) -> int:
+        return self.row.shard_id
+
     def apply(self, turn: Turn, held: Held | None) -> None:
         row = self.row
         command = held.state.commands.get(row.command_id) if held is not None else None
@@ -248,6 +257,8 @@ class ClaimInput:
             return
         if turn.sessions.holds(row.execution_id, row.command_id, command.attempt):
             return
+        if row.attempt < command.attempt:
+            return  # claimed since this look at the queue, perhaps by a session of another server
         if held.state.cancelling is not None:
             # Whoever held it is gone, and nothing of it runs any more.
             self._give_up(turn, held, failed_draft(command, CANCELLED, is_skipped=True))
@@ -287,11 +298,12 @@ class ClaimInput:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreInput:
     """An open execution after a start: what the ledger says is open must be in the queue and among the timers.  `stops`
-    may not have been said."""
+    may not have been said.  What sessions of other servers hold is left alone (`elsewhere`)."""
 
     execution_id: int
     undecided: tuple[Event, ...] = ()
     stops: tuple[Stop, ...] = ()
+    elsewhere: frozenset[tuple[str, int]] = frozenset()
 
     def apply(self, turn: Turn, held: Held | None) -> None:
         if held is not None:
@@ -314,11 +326,15 @@ class RestoreInput:
         for command in held.state.commands.values():
             if command.status is CommandStatus.WAITING or command.command_id in changed:
                 continue
-            if turn.sessions.holds(self.execution_id, command.command_id, command.attempt):
+            if self._is_taken(turn, command):
                 continue
             body = command_body(state, turn.playbook, command)
             turn.batch.queue.append(turn.row(cause, command, command.attempt, None, body))
         turn.batch.keep(state, held.shard_id, position)
+
+    def _is_taken(self, turn: Turn, command: Command) -> bool:
+        is_away = (command.command_id, command.attempt) in self.elsewhere
+        return is_away or turn.sessions.holds(self.execution_id, command.command_id, command.attempt)
 
     def _confirm(self, turn: Turn, held: Held) -> Held:
         """When an execution is being cancelled, whoever still holds something is told again, and what nobody holds any
@@ -328,7 +344,7 @@ class RestoreInput:
         for command in held.state.commands.values():
             if command.status is not CommandStatus.CLAIMED:
                 continue
-            if turn.sessions.holds(self.execution_id, command.command_id, command.attempt):
+            if self._is_taken(turn, command):
                 turn.batch.stops.append(Stop(self.execution_id, command.command_id, command.attempt))
                 continue
             draft = failed_draft(command, CANCELLED, is_skipped=True)
@@ -336,6 +352,53 @@ class RestoreInput:
             turn.follow(held, event)
             held = turn.batch.states[self.execution_id]
         return held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecideInput:
+    """Facts that others recorded in a shard of ours, decided like our own.  The state contains all of them already, for
+    what is decided stands behind everything that the ledger has; `before` is the state without them."""
+
+    execution_id: int
+    undecided: tuple[Event, ...]
+    before: ExecutionState | None
+
+    def apply(self, turn: Turn, held: Held | None) -> None:
+        assert held is not None
+        turn.batch.keep(*held)
+        turn.batch.touched_shards.add(held.shard_id)
+        for event in self.undecided:
+            ended = event.frame_id or event.command_id
+            if event.event_type in LETS_GO and ended is not None:
+                turn.batch.dequeue.append((self.execution_id, ended))
+            turn.follow(turn.batch.states[self.execution_id], event)
+            if event.event_type in _GOES_ON and ended is not None:
+                turn.resume(self.execution_id, ended)
+
+
+# A task that started another playbook, or learned why it cannot, may go on at once.
+_GOES_ON = frozenset((kinds.CHILD_STARTED, kinds.CHILD_TERMINAL))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordingTurn(Turn):
+    """For an input about an execution in a shard of somebody else: its facts are recorded, and nothing is decided or
+    given out.  The owner of the shard does that when it finds them."""
+
+    def follow(self, held: Held, event: Event) -> None:  # noqa: ARG002 - nothing follows from it here
+        self.batch.keep(held.state, held.shard_id, held.position)
+
+    def assign(
+        self,
+        state: ExecutionState,
+        cause: Cause,  # noqa: ARG002 - nothing is given out
+        command_id: str,  # noqa: ARG002
+        position: int,
+    ) -> tuple[ExecutionState, int]:
+        return state, position
+
+    def resume(self, execution_id: int, command_id: str) -> None:
+        """Nothing: the owner gives it out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -384,22 +447,4 @@ def cause_of(held: Held, event_time: str) -> Cause:
         held.shard_id,
         event_time,
         state.parent_execution_id,
-    )
-
-
-def execution_row(state: ExecutionState, shard_id: int, position: int) -> ExecutionRow:
-    return ExecutionRow(
-        execution_id=state.execution_id,
-        tenant_id=state.tenant_id,
-        organization_id=state.organization_id,
-        shard_id=shard_id,
-        path=state.path,
-        playbook_digest=str(state.playbook.get("sha256")),
-        status=str(state.status),
-        started_at=state.started_at,
-        ended_at=state.ended_at,
-        last_step=state.last_step,
-        last_event_id=state.last_event_id,
-        applied_position=position,
-        parent_execution_id=state.parent_execution_id,
     )

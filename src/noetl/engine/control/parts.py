@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
+from noetl.core.event import Event
 from noetl.core.limits import EVENT_RESULT_BYTES_MAX
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.control.states import States
 from noetl.engine.control.watch import Watchers
 from noetl.engine.playbooks import Playbooks
+from noetl.engine.sharing.counts import ControlCounts
 from noetl.ports.clock import Clock, IdSource
 from noetl.ports.ledger import Ledger
 
@@ -22,5 +25,8 @@ class ControlParts:
     watchers: Watchers
     ids: IdSource
     clock: Clock
+    on_commit: Callable[[Iterable[Event]], None] | None = None
+    """Gets the events of every commit of this process, in order: whoever follows the ledger need not read them."""
     context_bytes_max: int = EVENT_RESULT_BYTES_MAX
     """How large the context in a worker's result may be."""
+    counts: ControlCounts = field(default_factory=ControlCounts)

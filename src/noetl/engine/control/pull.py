@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from noetl.core.errors import ExecutionClosed, ExecutionUnknown, StageUnknown
@@ -15,7 +16,8 @@ from noetl.ports.session import CommandMessage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameClaimInput:
-    """Frames of one stage that nobody holds, for a session that asks for them.  `found` is the answer."""
+    """Frames of one stage that nobody holds, for a session that asks for them.  `found` is the answer; `free` are the
+    commands that wait in the queue, with their attempts: what sessions of other servers hold does not."""
 
     execution_id: int
     stage_id: str
@@ -23,6 +25,7 @@ class FrameClaimInput:
     count: int
     tenant_id: str
     organization_id: str
+    free: Mapping[str, int] | None = None
     found: list[CommandMessage] = field(default_factory=list)
 
     def apply(self, turn: Turn, held: Held | None) -> None:
@@ -49,6 +52,7 @@ class FrameClaimInput:
             and not turn.sessions.holds(self.execution_id, command.command_id, command.attempt)
             and command.attempt < attempts_max(state, command)
             and not is_draining(state, command)
+            and (self.free is None or self.free.get(command.command_id, -1) >= command.attempt)
         ]
         return sorted(frames, key=lambda command: command.frame.number if command.frame else 0)
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from noetl.core.execution.state import Command
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.compiling.pools import POOL_DEFAULT
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import CommandMessage, CommandSink, Stop
 
 # Work inside a step: cheap, and never the business of a pool of its own.
@@ -52,6 +53,8 @@ class Connected:
     kinds: frozenset[str] | None
     pool: str
     is_draining: bool = False
+    slots: int = 0
+    worker_id: str = ""
     holds: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def can_take(self, kinds: Collection[str] | None, pool: str) -> bool:
@@ -70,6 +73,8 @@ class Pools:
     def __init__(self, connected: Mapping[int, Connected]) -> None:
         self._connected = connected
         self._backlog: set[str] = set()
+        # Where other servers may have left something: worth a look, and no reason to let a new command wait.
+        self._curious: set[str] = set()
         # Set when more can be claimed than before: a slot is free, or a command waits.
         self.changed = asyncio.Event()
 
@@ -86,15 +91,33 @@ class Pools:
         self._backlog.update(self.served if pool is None else (pool,))
         self.changed.set()
 
+    def look_for_others(self) -> None:
+        """Other servers may have queued commands that are for sessions here."""
+        found = {pool for pool in self.served if self.free_in(pool) > 0}
+        if found:
+            self._curious |= found
+            self.changed.set()
+
     def looked_at(self, pool: str) -> None:
         self._backlog.discard(pool)
+        self._curious.discard(pool)
 
     def free_in(self, pool: str) -> int:
         return sum(held.free for held in self._connected.values() if held.can_take(None, pool))
 
     def claimable(self) -> list[str]:
         """The pools in which commands may wait while a slot is free, always in the same order."""
-        return [pool for pool in sorted(self._backlog) if self.free_in(pool) > 0]
+        return [pool for pool in sorted(self._backlog | self._curious) if self.free_in(pool) > 0]
+
+    def resize(self, session_id: int, slots: int) -> None:
+        """How many commands a session wants at a time.  Fewer than it holds take nothing away: it gets no more until
+        enough have ended."""
+        held = self._connected.get(session_id)
+        if held is not None and slots != held.slots:
+            more, held.slots = slots - held.slots, slots
+            held.free += more
+            if more > 0 and not held.is_draining:
+                self.expect(held.pool)
 
     def is_served(self, demand: Demand) -> bool:
         """Whether somebody takes such commands, now or when a slot is free."""
@@ -114,12 +137,20 @@ class Sessions:
         self.on_late: Callable[[], None] | None = None
         self.reservations = 0
 
-    def connect(self, sink: CommandSink, *, kinds: Collection[str] | None = None, pool: str = POOL_DEFAULT) -> None:
+    def connect(
+        self,
+        sink: CommandSink,
+        *,
+        kinds: Collection[str] | None = None,
+        pool: str = POOL_DEFAULT,
+        worker_id: str = "",
+    ) -> None:
         """A worker with free slots.  Without `kinds` it can run every kind of task."""
-        held = Connected(sink, 0, None if kinds is None else frozenset(kinds), pool)
+        held = Connected(sink, 0, None if kinds is None else frozenset(kinds), pool, worker_id=worker_id)
         self.connected[sink.session_id] = held
         # Commands may wait that nobody could run so far.
         self.pools.expect(pool)
+        held.slots = sink.slots
         self._free(held, sink.slots)
 
     def disconnect(self, session_id: int, *, drain: bool = False) -> None:
@@ -219,3 +250,11 @@ def free_kinds(sessions: Sessions, pool: str = POOL_DEFAULT) -> frozenset[str] |
                 return None
             found |= held.kinds
     return frozenset(found)
+
+
+def session_rows(sessions: Sessions) -> list[SessionRow]:
+    """What other servers may know of the sessions here."""
+    return [
+        SessionRow(session_id=session_id, worker_id=one.worker_id, pool=one.pool, kinds=one.kinds, slots=one.slots)
+        for session_id, one in sorted(sessions.connected.items())
+    ]

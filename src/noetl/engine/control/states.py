@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from noetl.core.errors import ExecutionUnknown, LedgerCorrupt
 from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
+from noetl.core.ids import is_system
+from noetl.core.snapshot.snapshot import restore
+from noetl.ports.durability.snapshots import Snapshots
 from noetl.ports.ledger import Ledger, ShardHead
 
 CACHE_STATES_MAX = 2_000
 PAGE_EVENTS = 5_000
+FIRST_PAGE_EVENTS = 500
+SYSTEM_EVENTS_MAX = 8
 
 
 class Held(NamedTuple):
@@ -23,22 +29,42 @@ class Held(NamedTuple):
     position: int
 
 
+def folded(held: Held | None, events: Sequence[Event]) -> Held | None:
+    """What is held after further events of the same execution."""
+    state = held.state if held is not None else None
+    for event in events:
+        state = evolve(state, event)
+    return held if not events or state is None else Held(state, events[-1].shard_id, events[-1].position)
+
+
 async def undecided_events(ledger: Ledger, head: ShardHead) -> list[Event]:
-    """What was appended to a shard behind its last decision."""
+    """What was appended to a shard behind its last decision.  What the system says about itself is no reason to decide
+    anything."""
     events: list[Event] = []
     position = head.decided_position
     while position < head.next_position - 1:
         page = await ledger.read_shard(head.shard_id, after_position=position, limit=PAGE_EVENTS)
         if not page:
             raise LedgerCorrupt(f"shard {head.shard_id} has no event at position {position + 1}")
-        events.extend(page)
+        events.extend(event for event in page if not is_system(event.execution_id))
         position = page[-1].position
     return events
 
 
+async def is_only_system(ledger: Ledger, before: ShardHead, after: ShardHead) -> bool:
+    """Whether nothing was appended between two looks at a shard but what the system says about itself: then whatever
+    was known of its executions is still true."""
+    grown = after.next_position - before.next_position
+    if before.epoch != after.epoch or grown > SYSTEM_EVENTS_MAX:
+        return False
+    events = await ledger.read_shard(after.shard_id, after_position=before.next_position - 1, limit=SYSTEM_EVENTS_MAX)
+    return len(events) >= grown and all(is_system(event.execution_id) for event in events)
+
+
 class States:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, snapshots: Snapshots | None = None) -> None:
         self._ledger = ledger
+        self._snapshots = snapshots
         self._cache: OrderedDict[int, Held] = OrderedDict()
 
     def cached(self, execution_id: int) -> Held | None:
@@ -56,18 +82,32 @@ class States:
         return held
 
     async def fold(self, execution_id: int) -> Held:
-        state: ExecutionState | None = None
-        position, shard_id = 0, 0
+        """The state from the newest snapshot that fits and the events behind it.
+
+        Most executions are short: only of one that goes on behind its first events anybody asks for a snapshot."""
+        held = None
+        limit = PAGE_EVENTS if self._snapshots is None else FIRST_PAGE_EVENTS
         while True:
-            events = await self._ledger.read_execution(execution_id, after_position=position, limit=PAGE_EVENTS)
-            for event in events:
-                state = evolve(state, event)
-                position, shard_id = event.position, event.shard_id
-            if len(events) < PAGE_EVENTS:
+            position = 0 if held is None else held.position
+            events = await self._ledger.read_execution(execution_id, after_position=position, limit=limit)
+            held = folded(held, events)
+            if held is None:
+                raise ExecutionUnknown(f"there is no execution {execution_id}")
+            if len(events) < limit:
+                return held
+            if limit == FIRST_PAGE_EVENTS:
+                held, limit = await self._leap(held), PAGE_EVENTS
+
+    async def _leap(self, held: Held) -> Held:
+        """The newest snapshot that fits, when it is ahead of what is folded."""
+        assert self._snapshots is not None
+        for snapshot in await self._snapshots.newest(held.state.execution_id):
+            if snapshot.position <= held.position:
                 break
-        if state is None:
-            raise ExecutionUnknown(f"there is no execution {execution_id}")
-        return Held(state, shard_id, position)
+            state = restore(snapshot)
+            if state is not None:
+                return Held(state, snapshot.shard_id, snapshot.position)
+        return held
 
     def keep(self, execution_id: int, held: Held) -> None:
         self._cache[execution_id] = held
@@ -77,6 +117,11 @@ class States:
 
     def drop(self, execution_id: int) -> None:
         self._cache.pop(execution_id, None)
+
+    def drop_shards(self, shards: Collection[int]) -> None:
+        """What others decide from now on is not known here any more."""
+        for execution_id in [one for one, held in self._cache.items() if held.shard_id in shards]:
+            del self._cache[execution_id]
 
     def clear(self) -> None:
         self._cache.clear()

@@ -12,6 +12,8 @@ class Watchers:
     def __init__(self) -> None:
         self._changes: dict[int, set[asyncio.Event]] = {}
         self._ends: dict[int, set[asyncio.Event]] = {}
+        # With other servers on the ledger not every change is heard of here: then whoever waits looks so often.
+        self.look_seconds: float | None = None
 
     def notify(self, changed: Iterable[int], ended: Iterable[int]) -> None:
         for waiting, execution_ids in ((self._changes, changed), (self._ends, ended)):
@@ -21,13 +23,14 @@ class Watchers:
                         event.set()
 
     def watch(self, execution_id: int, *, until_end: bool = False) -> Watch:
-        return Watch(self._ends if until_end else self._changes, execution_id)
+        return Watch(self, self._ends if until_end else self._changes, execution_id)
 
 
 class Watch:
     """`with watchers.watch(id) as watch:` then look, then `await watch.changed(…)`: no change is missed between."""
 
-    def __init__(self, waiting: dict[int, set[asyncio.Event]], execution_id: int) -> None:
+    def __init__(self, watchers: Watchers, waiting: dict[int, set[asyncio.Event]], execution_id: int) -> None:
+        self._watchers = watchers
         self._waiting = waiting
         self._execution_id = execution_id
         self._event = asyncio.Event()
@@ -44,8 +47,9 @@ class Watch:
                 del self._waiting[self._execution_id]
 
     async def changed(self, timeout_seconds: float) -> bool:
+        look_seconds = self._watchers.look_seconds
         try:
-            async with asyncio.timeout(timeout_seconds):
+            async with asyncio.timeout(timeout_seconds if look_seconds is None else min(timeout_seconds, look_seconds)):
                 await self._event.wait()
         except TimeoutError:
             return False

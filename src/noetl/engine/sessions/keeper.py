@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from noetl.core.errors import (
     AppendOverloaded,
@@ -23,9 +23,11 @@ from noetl.core.errors import (
 from noetl.core.limits import SESSIONS_MAX
 from noetl.engine.control.facts import LETS_GO
 from noetl.engine.control.sessions import Late, Sessions
-from noetl.engine.sessions.remote import Profile, RemoteSession
+from noetl.engine.sessions.remote import Profile, RemoteSession, row_of
+from noetl.points import point
 from noetl.ports.clock import Clock, IdSource
 from noetl.ports.queue import Queue
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import ControlPlane, Fact
 
 HEARTBEATS_MISSED_MAX = 3
@@ -41,6 +43,14 @@ class Told(NamedTuple):
     fact: Fact
 
 
+class SessionBooks(Protocol):
+    """Where the sessions of this server are known to others."""
+
+    async def add(self, row: SessionRow) -> None: ...
+
+    async def end(self, session_id: int, *, worker_id: str | None = None) -> int: ...
+
+
 class Keeper:
     """`run` belongs to the caller's task group; every other method may be called from any task of the loop."""
 
@@ -53,7 +63,12 @@ class Keeper:
         ids: IdSource,
         clock: Clock,
         lease_seconds: float,
+        books: SessionBooks | None = None,
     ) -> None:
+        """`books` are where sessions are known to other servers; without them there are none."""
+        self._books = books
+        self._unknown: list[RemoteSession] = []
+        self._replaced: list[tuple[int, str]] = []
         self._control = control
         self._sessions = sessions
         self._queue = queue
@@ -88,9 +103,27 @@ class Keeper:
         self._remote[session.session_id] = session
         if key is not None:
             self._keys[key] = session.session_id
-        self._sessions.connect(session, kinds=profile.kinds, pool=profile.pool)
+        if self._books is None:
+            self._connect(session)
+        else:
+            self._unknown.append(session)
+        point("server.registered")
         self._wake.set()
         return session
+
+    def replace(self, session_id: int, worker_id: str) -> None:
+        """A worker names the session that it had, perhaps with a server that died: its work goes back at once."""
+        if session_id in self._remote:
+            self.end(session_id, "the worker registered again")
+        elif self._books is not None:
+            self._replaced.append((session_id, worker_id))
+            self._wake.set()
+
+    def _connect(self, session: RemoteSession) -> None:
+        profile = session.profile
+        self._sessions.connect(session, kinds=profile.kinds, pool=profile.pool, worker_id=profile.worker_id)
+        if session.is_draining:
+            self._sessions.disconnect(session.session_id, drain=True)
 
     def find(self, session_id: int) -> RemoteSession:
         session = self._remote.get(session_id)
@@ -98,9 +131,12 @@ class Keeper:
             raise LeaseLost(f"session {session_id} has ended or never was: register again")
         return session
 
-    def beat(self, session_id: int) -> RemoteSession:
+    def beat(self, session_id: int, *, slots: int | None = None) -> RemoteSession:
+        """The session is alive; `slots` is how many commands it wants now, of those that it registered."""
         session = self.find(session_id)
         session.seen_at = self._clock.monotonic()
+        if slots is not None:
+            self._sessions.pools.resize(session_id, min(slots, session.profile.slots))
         return session
 
     def drain(self, session_id: int) -> RemoteSession:
@@ -130,8 +166,11 @@ class Keeper:
     async def report(self, session: RemoteSession, told: Sequence[Told]) -> list[NoetlError | None]:
         """Record facts; they reach the decider together and each has its own answer."""
         if len(told) == 1:
-            return [await self._one(session, told[0])]
-        return await asyncio.gather(*(self._one(session, one) for one in told))
+            answers = [await self._one(session, told[0])]
+        else:
+            answers = await asyncio.gather(*(self._one(session, one) for one in told))
+        point("server.recorded")
+        return answers
 
     async def _one(self, session: RemoteSession, told: Told) -> NoetlError | None:
         if told.fact_id is None:
@@ -170,7 +209,8 @@ class Keeper:
     async def run(self) -> None:
         """End the sessions that are silent, and give back what is nobody's any more."""
         while True:
-            pause = RELEASE_AGAIN_SECONDS if self._gone or self._late else self._until_next()
+            is_behind = self._gone or self._late or self._unknown or self._replaced
+            pause = RELEASE_AGAIN_SECONDS if is_behind else self._until_next()
             begun = self._clock.monotonic()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -216,8 +256,26 @@ class Keeper:
                 self._late.pop(0)
                 self._sessions.pools.expect()
             for session_id in sorted(self._gone):
-                await self._queue.release(session_id)
+                await (self._queue.release(session_id) if self._books is None else self._books.end(session_id))
+                point("server.released")
                 self._gone.discard(session_id)
                 self._sessions.pools.expect()
+            if self._books is not None:
+                await self._introduce(self._books)
         except LedgerUnavailable as error:
             log.warning("rows not given back yet", extra={"event": "ledger.unavailable", "reason": str(error)})
+
+    async def _introduce(self, books: SessionBooks) -> None:
+        """A session gets something when others can know whether it lives; what its worker had before goes back."""
+        while self._replaced:
+            session_id, worker_id = self._replaced[0]
+            await books.end(session_id, worker_id=worker_id)
+            self._replaced.pop(0)
+            self._sessions.pools.expect()
+        while self._unknown:
+            session = self._unknown[0]
+            if session.session_id in self._remote:
+                await books.add(row_of(session))
+            self._unknown.pop(0)
+            if session.session_id in self._remote:
+                self._connect(session)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from noetl.core.errors import LeaseLost, NoetlError
 from noetl.core.limits import FACT_ANSWERS_KEPT_MAX
 from noetl.engine.sessions.voice import Key, Voice, Word
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import CommandMessage, Stop
 
 Outcome = NoetlError | None
@@ -130,3 +131,15 @@ class Answers:
 
     def forget(self, fact_id: str) -> None:
         self._answers.pop(fact_id, None)
+
+
+def row_of(session: RemoteSession) -> SessionRow:
+    """What other servers may know of a session."""
+    profile = session.profile
+    return SessionRow(
+        session_id=session.session_id,
+        worker_id=profile.worker_id,
+        pool=profile.pool,
+        kinds=profile.kinds,
+        slots=profile.slots,
+    )

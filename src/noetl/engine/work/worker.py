@@ -32,6 +32,7 @@ from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.interpreter import Pipeline
 from noetl.engine.work.pipeline.run import Run
 from noetl.engine.work.running import Running, Work
+from noetl.points import point
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")
@@ -60,6 +61,7 @@ class Worker:
             try:
                 while True:
                     message = await self._session.next_command()
+                    point("worker.taken")
                     group.create_task(self._perform(message))
             finally:
                 # Before the group cancels its tasks: theirs is then not the cancellation of a stop.
@@ -75,11 +77,14 @@ class Worker:
             await self._session.confirmed(message)
         except ClaimWithdrawn:
             return
+        point("worker.stored")
         try:
             await self._report(message, await self._logged(message, fact))
         except NoetlError as error:
             # Late, or about an execution that cannot be read: it concerns this command and nobody else.
-            log.warning("fact refused", extra={"event": "fact.refused", "reason": f"{error.code}: {error}"})
+            told_of = {"execution_id": message.execution_id, "command_id": message.command_id}
+            reason = f"{error.code}: {error}"
+            log.warning("fact refused", extra={"event": "fact.refused", **told_of, "reason": reason})
 
     async def _report(self, message: CommandMessage, fact: Fact) -> None:
         try:
@@ -121,7 +126,8 @@ class Worker:
         except ClaimWithdrawn:
             raise
         except Exception as error:  # task supervision: a defect of ours fails this command and nothing else
-            log.exception("command failed unexpectedly", extra={"event": "command.defect"})
+            told_of = {"execution_id": message.execution_id, "command_id": message.command_id}
+            log.exception("command failed unexpectedly", extra={"event": "command.defect", **told_of})
             return failed(message, Failure(kind="unknown", code="internal", message=f"internal error: {error!r}"))
 
     async def _fact(self, message: CommandMessage, work: Work, started: float) -> Fact:
@@ -153,6 +159,7 @@ class Worker:
             return await frame.perform()
         pipeline = Pipeline(parts, message=message, playbook=playbook, step=step, names=names, run=run)
         ended = await pipeline.perform()
+        point("worker.ran")
         ended.run.used = parts.payloads.used.to_json()
         if ended.child is not None:
             return await self._facts.child_started(message, ended)

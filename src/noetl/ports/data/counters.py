@@ -17,6 +17,13 @@ class Counted(Protocol):
     def samples(self) -> Iterable[Sample]: ...
 
 
+@runtime_checkable
+class Refreshed(Counted, Protocol):
+    """Something that must ask somebody else before it can tell."""
+
+    async def refresh(self) -> None: ...
+
+
 class Histogram:
     """How often a number was at most this much.  Adding to it costs one search in a short list."""
 

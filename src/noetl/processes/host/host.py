@@ -24,10 +24,11 @@ from noetl.processes.host.listeners import Listener, listener, tcp_socket, unix_
 from noetl.processes.host.places import Places
 from noetl.processes.metrics.identity import ProcessInfo
 from noetl.processes.server.owners import Owner
-from noetl.processes.server.parts import ApiParts, WorkParts
+from noetl.processes.server.parts import ApiParts, ServerBooks, WorkParts
 from noetl.processes.server.tokens import Grant, grants_of, serving_tokens
 from noetl.settings import Settings
 from noetl.wiring.databases import control_dsn, embedded_postgres, keep_alive, prepare_database
+from noetl.wiring.doctor.checks import doctor_of
 from noetl.wiring.engine import Engine
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Shape:
 
     has_worker: bool = True
     has_tcp: bool = False
+    has_projector: bool = True
+    """Without one, projections are left to processes that do nothing else."""
 
 
 class Host:
@@ -139,16 +142,19 @@ class Host:
             database,
             instance=f"{socket.gethostname()}-{os.getpid()}",
             has_worker=self._shape.has_worker,
+            has_projector=self._shape.has_projector,
+            seat=self._places.seat if self._places.lock.exists() else None,
         )
         self._engine = engine
         # Before anything is resumed: a port that is taken is a mistake of the settings.
         door = self._door() if self._shape.has_tcp else None
+        engine.url = self.url
         await engine.open(resume=self._resume)
         try:
             async with asyncio.TaskGroup() as group:
                 running = group.create_task(engine.run())
                 await engine.is_restored.wait()
-                listeners = self._listeners(engine, door)
+                listeners = self._listeners(engine, database, door)
                 serving = [group.create_task(one.server.serve(sockets=[one.socket])) for one in listeners]
                 ready = group.create_task(self._announce(listeners))
                 await self._stop.wait()
@@ -169,15 +175,17 @@ class Host:
         self.url = url_of(listening)
         return listening, grants_of(serving_tokens(self._settings), self._settings.tokens_file)
 
-    def _listeners(self, engine: Engine, door: tuple[socket.socket, list[Grant]] | None) -> list[Listener]:
-        application = _application()(self._api_parts(engine))
+    def _listeners(
+        self, engine: Engine, database: str, door: tuple[socket.socket, list[Grant]] | None
+    ) -> list[Listener]:
+        application = _application()(self._api_parts(engine, database))
         found = [listener(self._visitors.counted(application.trusting()), unix_socket(self._places.socket))]
         if door is not None:
             listening, grants = door
             found.append(listener(application.asking(grants), listening))
         return found
 
-    def _api_parts(self, engine: Engine) -> ApiParts:
+    def _api_parts(self, engine: Engine, database: str) -> ApiParts:
         assert self._stop is not None
         work = None
         if self._resume:
@@ -193,17 +201,20 @@ class Host:
             )
         return ApiParts(
             service=engine.service,
+            status=engine.status,
             credentials=engine.credentials,
             catalog=engine.catalog,
             logs=engine.logs,
             results=engine.results,
             traces=engine.traces,
             ledger=engine.published,
+            doctor=doctor_of(engine, self._settings, database),
             owner=Owner(self._settings.tenant_id, self._settings.organization_id),
             facts=self._facts,
             not_ready=engine.not_ready,
             on_stop=self._stop.set,
             counted=lambda: (ProcessInfo("host" if self._shape.has_worker else "server"), *engine.counted),
+            servers=ServerBooks(engine.serving.runtimes, engine.serving.shards),
             only_reads=not self._resume,
             work=work,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import stat
 import tempfile
 from dataclasses import dataclass
@@ -22,13 +23,21 @@ class Places:
     socket: Path
     log: Path
 
+    @property
+    def seat(self) -> str:
+        """Names the lock among all machines: whoever holds it next knows that this process is dead."""
+        found = self.lock.stat()
+        return f"{platform.node()}:{found.st_dev}:{found.st_ino}:{self.lock}"
 
-def places_of(home: Path) -> Places:
-    socket = home / "host.sock"
+
+def places_of(home: Path, *, seat: int = 0) -> Places:
+    """Of the host of this home; servers that share it have further seats."""
+    name = "host" if seat == 0 else f"host-{seat}"
+    socket = home / f"{name}.sock"
     if len(os.fsencode(socket)) > SOCKET_PATH_BYTES_MAX:
         digest = hashlib.sha256(os.fsencode(home)).hexdigest()[:16]
-        socket = Path(tempfile.gettempdir()) / f"noetl-{os.geteuid()}-{digest}" / "host.sock"
-    return Places(home, home / "host.lock", socket, home / "host.log")
+        socket = Path(tempfile.gettempdir()) / f"noetl-{os.geteuid()}-{digest}" / f"{name}.sock"
+    return Places(home, home / f"{name}.lock", socket, home / f"{name}.log")
 
 
 def make_home(places: Places) -> None:

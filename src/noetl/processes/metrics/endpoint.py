@@ -17,10 +17,12 @@ from starlette.routing import Route
 
 from noetl.core.errors import SettingsInvalid
 from noetl.ports.data.counters import Counted
-from noetl.processes.metrics.text import MEDIA_TYPE, exposition
+from noetl.processes.metrics.gathering import gathered
+from noetl.processes.metrics.text import MEDIA_TYPE
 
 _STOP_SECONDS_MAX = 2.0
 _BACKLOG = 64
+_VARIABLES = "NOETL_WORKER_METRICS_HOST and NOETL_WORKER_METRICS_PORT"
 
 
 class _Server(uvicorn.Server):
@@ -40,15 +42,16 @@ def worker_app(
         return JSONResponse({"status": "ok", **labels, **facts()})
 
     async def metrics(_request: Request) -> Response:
-        return Response(exposition(counted(), labels), media_type=MEDIA_TYPE)
+        return Response(await gathered(counted(), labels), media_type=MEDIA_TYPE)
 
     return Starlette(routes=[Route("/health", health), Route("/metrics", metrics)])
 
 
 @asynccontextmanager
-async def listening(app: Starlette, *, host: str, port: int) -> AsyncIterator[None]:
-    """Answer as long as the context is open.  Raises SettingsInvalid when the place is taken."""
-    on = _bound(host, port)
+async def listening(app: Starlette, *, host: str, port: int, variables: str = _VARIABLES) -> AsyncIterator[None]:
+    """Answer as long as the context is open.  Raises SettingsInvalid when the place is taken; `variables` is where it
+    came from."""
+    on = _bound(host, port, variables)
     server = _Server(
         uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", ws="none", server_header=False)
     )
@@ -64,7 +67,7 @@ async def listening(app: Starlette, *, host: str, port: int) -> AsyncIterator[No
         on.close()
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bound(host: str, port: int, variables: str) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -74,6 +77,5 @@ def _bound(host: str, port: int) -> socket.socket:
         found.bind(address)
         found.listen(_BACKLOG)
     except OSError as error:
-        place = "NOETL_WORKER_METRICS_HOST and NOETL_WORKER_METRICS_PORT"
-        raise SettingsInvalid(f"cannot listen on {host}:{port}: {error.strerror}; see {place}") from error
+        raise SettingsInvalid(f"cannot listen on {host}:{port}: {error.strerror}; see {variables}") from error
     return found

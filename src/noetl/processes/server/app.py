@@ -15,8 +15,10 @@ from noetl.processes.metrics.routes import metrics_route
 from noetl.processes.server import models, problems
 from noetl.processes.server.auth import EVERYTHING, NOTHING, Doorkeeper, Tokens
 from noetl.processes.server.bodies import answer
+from noetl.processes.server.load.admission import Admission
+from noetl.processes.server.operating import doctor
 from noetl.processes.server.parts import ApiParts
-from noetl.processes.server.reading import ledger
+from noetl.processes.server.reading import ledger, servers
 from noetl.processes.server.routes import (
     catalog,
     credentials,
@@ -50,6 +52,8 @@ class Application:
             redirect_slashes=False,
         )
         problems.install(self.app)
+        # One for all listeners: what comes over any of them ends in the same queues.
+        self._admission = Admission(self.app)
         # The hot ones first: routes are tried in order.
         if parts.work is not None:
             install(self.app, sessions.router(parts.work).routes, WORKER)
@@ -65,11 +69,14 @@ class Application:
         install(self.app, ledger.router(parts.ledger, parts.results).routes, API)
         install(self.app, logs.router(parts).routes, API)
         install(self.app, health.router(parts).routes, API)
+        if parts.servers is not None:
+            install(self.app, servers.router(parts.servers).routes, API)
         install(self.app, health.control(parts).routes, ADMIN)
+        install(self.app, doctor.router(parts.doctor).routes, ADMIN)
         install(self.app, credentials.router(parts.credentials).routes, API)
         install(self.app, catalog.router(parts.catalog).routes, API)
         install(self.app, [PlainRoute("/openapi.json", self._openapi, methods=["GET"], include_in_schema=False)], API)
-        install(self.app, [metrics_route(parts.counted)], API, ADMIN)
+        install(self.app, [metrics_route(lambda: (*parts.counted(), self._admission))], API, ADMIN)
         self._description: dict[str, Any] | None = None
         self._open_paths = frozenset(
             name.split(" ", 1)[1] for name, scopes in declared(self.app).items() if OPEN in scopes
@@ -85,7 +92,7 @@ class Application:
         return self._behind(lambda token: NOTHING if token is None else tokens.identity(token))
 
     def _behind(self, identify: Any) -> Doorkeeper:
-        return Doorkeeper(self.app, identify=identify, owner=self._parts.owner, open_paths=self._open_paths)
+        return Doorkeeper(self._admission, identify=identify, owner=self._parts.owner, open_paths=self._open_paths)
 
     async def _openapi(self, _request: Request) -> Response:
         return answer(self.description())

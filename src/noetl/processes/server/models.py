@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -69,6 +69,7 @@ class ExecutionRowView(BaseModel):
     started_at: str
     ended_at: str | None
     last_step: str | None
+    quarantine: dict[str, Any] | None = Field(description="why its events could not be folded any further")
 
 
 class ExecutionsView(BaseModel):
@@ -90,15 +91,22 @@ class UnservedView(BaseModel):
 class ExecutionView(ExecutionRowView):
     """`position` is the last position of its shard that this answer includes; `catalog` is the version of the catalog
     that it runs, null for a text that was handed in.  A step has `running_jobs` while a compute engine works for it,
-    and in `jobs` what the finished ones cost."""
+    and in `jobs` what the finished ones cost.  `progress` has `loop.<step>` and `fanout.<step>`; `commands` are those
+    that are open; `left_out` counts what is not shown because there is too much of it."""
 
+    parent_execution_id: str | None
     version: int
     position: int
     steps: dict[str, Any]
+    progress: dict[str, Any]
+    commands: list[dict[str, Any]]
     catalog: dict[str, Any] | None
     warnings: list[Warned]
     unserved: list[UnservedView]
+    cancelling: dict[str, Any] | None
     error: dict[str, Any] | None
+    left_out: dict[str, int]
+    result_ref: dict[str, Any] | None
     result: Any
 
 
@@ -133,15 +141,19 @@ class HealthView(Document):
 # --- the worker protocol -----------------------------------------------------------------------------------
 
 
+# Postgres has no text with NUL in it.
+_STORED = r"^[^\x00]*$"
+
+
 class SessionBody(BaseModel):
     """Who registers.  Without `kinds` the worker can run every kind of task."""
 
     model_config = ConfigDict(extra="forbid")
 
-    worker_id: str = Field(min_length=1, max_length=200)
+    worker_id: str = Field(min_length=1, max_length=200, pattern=_STORED)
     slots: int = Field(ge=1, le=SESSION_SLOTS_MAX)
-    pool: str = Field(default="default", min_length=1, max_length=POOL_CHARS_MAX)
-    kinds: list[str] | None = Field(default=None, max_length=SESSION_KINDS_MAX)
+    pool: str = Field(default="default", min_length=1, max_length=POOL_CHARS_MAX, pattern=_STORED)
+    kinds: list[Annotated[str, Field(pattern=_STORED)]] | None = Field(default=None, max_length=SESSION_KINDS_MAX)
     place: dict[str, str] = Field(default_factory=dict, max_length=20)
     replaces: str | None = Field(
         default=None, pattern=r"^[0-9]{1,19}$", description="an earlier session of this worker, which is over"
@@ -154,6 +166,14 @@ class SessionView(BaseModel):
     heartbeat_seconds: float
     store: str
     """Where large payloads go; references to them name it."""
+
+
+class HeartbeatBody(BaseModel):
+    """With `slots` the session wants no more commands than these at a time; none: as many as before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    slots: int | None = Field(default=None, ge=0, le=SESSION_SLOTS_MAX)
 
 
 class HeartbeatView(BaseModel):
@@ -343,13 +363,14 @@ DESCRIBED = (
     StartBody,
     OneFactBody,
     FactsBody,
+    HeartbeatBody,
     ProblemView,
 )
 
 
-def body(name: str) -> dict[str, Any]:
+def body(name: str, *, required: bool = True) -> dict[str, Any]:
     """The request body of a plain route; the schema is one of DESCRIBED."""
-    return {"required": True, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
+    return {"required": required, "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}}
 
 
 def keyed(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:

@@ -9,10 +9,12 @@ from typing import Protocol
 from noetl.core.reference import Payload
 from noetl.engine.catalog import CatalogService
 from noetl.engine.credentials import CredentialService
+from noetl.engine.doctor.doctor import Doctor
 from noetl.engine.executions import ExecutionService
 from noetl.engine.frames import FrameService
 from noetl.engine.logs import LogBook
 from noetl.engine.payloads import Payloads
+from noetl.engine.projecting.status import StatusService
 from noetl.engine.reading.service import ResultService
 from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
@@ -22,6 +24,8 @@ from noetl.ports.data.payloads import LargePayloadStore
 from noetl.ports.data.sources import LedgerReading
 from noetl.ports.queue import Queue
 from noetl.ports.secrets import SealedCredentials
+from noetl.ports.serving.runtimes import Runtimes
+from noetl.ports.serving.shards import Shards
 from noetl.processes.server.owners import Owner
 
 
@@ -45,24 +49,35 @@ class WorkParts:
     logs: LogSink
 
 
+@dataclass(frozen=True, slots=True)
+class ServerBooks:
+    """Where it stands which processes are there and who owns what."""
+
+    runtimes: Runtimes
+    shards: Shards
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiParts:
     """`facts` are what `/api/health` says; `not_ready` gives the reason why this process is not ready, or None;
     `on_stop` is called when a client asks the process to end."""
 
     service: ExecutionService
+    status: StatusService
     credentials: CredentialService
     catalog: CatalogService
     logs: LogBook
     results: ResultService
     traces: TraceService
     ledger: LedgerReading
+    doctor: Doctor
     owner: Owner
     facts: Callable[[], Mapping[str, object]]
     not_ready: Callable[[], Awaitable[str | None]]
     on_stop: Callable[[], None]
     counted: Callable[[], Iterable[Counted]]
     """What `/metrics` shows."""
+    servers: ServerBooks | None = None
     only_reads: bool = False
     work: WorkParts | None = None
     """What workers of other processes need; None in a process that gives out no work."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 
 import msgspec
@@ -34,7 +35,7 @@ log = logging.getLogger("noetl.server")
 MEDIA_TYPE = "application/problem+json"
 VALIDATION_ERRORS_MAX = 20
 
-UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, UNPROCESSABLE = 401, 403, 404, 413, 422
+UNAUTHORIZED, FORBIDDEN, NOT_FOUND, TOO_LARGE, UNPROCESSABLE, UNAVAILABLE = 401, 403, 404, 413, 422, 503
 # What an HTTP status is called when no error of ours says it better.
 CODES = {
     400: "request_invalid",
@@ -62,7 +63,7 @@ _STATUS: tuple[tuple[type[NoetlError], int], ...] = (
     (PlaybookInvalid, UNPROCESSABLE),
     (RequestInvalid, UNPROCESSABLE),
     (EnvelopeInvalid, UNPROCESSABLE),
-    (Transient, 503),
+    (Transient, UNAVAILABLE),
 )
 
 
@@ -117,7 +118,13 @@ def of_error(error: NoetlError) -> Response:
         return problem(status, error.code, str(error), problems=[finding(one) for one in error.problems])
     if isinstance(error, FrameAlreadyTerminal):
         return problem(status, error.code, str(error), terminal_event_id=str(error.event_id))
-    return problem(status, error.code, str(error), headers={"Retry-After": "1"} if status == 503 else None)
+    return problem(status, error.code, str(error), headers=_retry_after(error) if status == UNAVAILABLE else None)
+
+
+def _retry_after(error: NoetlError) -> dict[str, str]:
+    """Whole seconds, as the header has them."""
+    seconds = error.retry_after_seconds if isinstance(error, Transient) else None
+    return {"Retry-After": str(max(1, math.ceil(seconds or 1.0)))}
 
 
 def install(app: FastAPI) -> None:
@@ -143,7 +150,8 @@ async def _on_http(request: Request, error: Exception) -> Response:
             404: f"there is nothing at {request.url.path}",
             405: f"{request.method} is not possible at {request.url.path}",
         }.get(error.status_code, error.detail)
-    return problem(error.status_code, code, str(detail), headers=error.headers)
+    headers = {**({"Retry-After": "1"} if error.status_code == UNAVAILABLE else {}), **(error.headers or {})}
+    return problem(error.status_code, code, str(detail), headers=headers)
 
 
 async def _on_invalid(_request: Request, error: Exception) -> Response:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import ipaddress
 import json
 import os
 import secrets
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +52,15 @@ def token_path(home: Path) -> Path:
 def serving_tokens(settings: Settings) -> TokenPair:
     """The tokens a server accepts.  One that is not configured is taken from the file, or made and kept there: a
     restarted server accepts what its workers already hold."""
+    with _exclusive(settings.home):
+        made = _made(settings)
+    pair = TokenPair(settings.token or made["token"], settings.worker_token or made["worker_token"])
+    if pair.token == pair.worker_token:
+        raise SettingsInvalid("NOETL_TOKEN and NOETL_WORKER_TOKEN must differ: a worker may do less")
+    return pair
+
+
+def _made(settings: Settings) -> dict[str, str]:
     known = read_token_file(settings.home)
     made = {
         name: known.get(name) or secrets.token_urlsafe(TOKEN_BYTES)
@@ -57,10 +69,18 @@ def serving_tokens(settings: Settings) -> TokenPair:
     }
     if made != known:
         _write(token_path(settings.home), made)
-    pair = TokenPair(settings.token or made["token"], settings.worker_token or made["worker_token"])
-    if pair.token == pair.worker_token:
-        raise SettingsInvalid("NOETL_TOKEN and NOETL_WORKER_TOKEN must differ: a worker may do less")
-    return pair
+    return made
+
+
+@contextmanager
+def _exclusive(home: Path) -> Iterator[None]:
+    """Servers that share a home and start together must end with the same tokens."""
+    descriptor = os.open(home / f"{TOKEN_FILE}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def grants_of(pair: TokenPair, tokens_file: Path | None) -> list[Grant]:

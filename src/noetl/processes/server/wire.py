@@ -4,13 +4,13 @@ A fact is checked here as far as a shape can be checked; whether it may be recor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from noetl.core.codec import canonical_json
 from noetl.core.errors import EnvelopeInvalid, LeaseLost, NoetlError, RequestInvalid
-from noetl.core.limits import FACTS_AT_ONCE_MAX, PAYLOAD_INLINE_BYTES_MAX
+from noetl.core.limits import FACTS_AT_ONCE_MAX, PAYLOAD_INLINE_BYTES_MAX, SESSION_SLOTS_MAX
 from noetl.core.locator import payload_locator
 from noetl.core.reference import Payload, address
 from noetl.engine.payloads import STORE_SMALL
@@ -47,6 +47,10 @@ class FactIn(msgspec.Struct, forbid_unknown_fields=True):
 class FactsIn(msgspec.Struct, forbid_unknown_fields=True):
     session_id: str
     facts: list[msgspec.Raw]
+
+
+class BeatIn(msgspec.Struct, forbid_unknown_fields=True):
+    slots: Annotated[int, msgspec.Meta(ge=0, le=SESSION_SLOTS_MAX)] | None = None
 
 
 class IndexIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,8 +148,18 @@ def read_fact(content: bytes | msgspec.Raw) -> FactIn:
     return fact
 
 
+def slots_of(content: bytes) -> int | None:
+    """How many commands a heartbeat asks for; None when it says nothing about it."""
+    if not content:
+        return None
+    try:
+        return msgspec.json.decode(content, type=BeatIn).slots
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise RequestInvalid(f"the body is no heartbeat: {error}") from error
+
+
 def session_id_of(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 19:
+    if not text.isascii() or not text.isdigit() or len(text) > 19 or int(text) >= 2**63:
         raise LeaseLost(f"session {text[:40]!r} has ended or never was: register again")
     return int(text)
 

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 
 import uvloop
 
@@ -19,10 +20,12 @@ from noetl.wiring.worker import RemoteWorker
 log = logging.getLogger("noetl.worker")
 
 
-def run_worker(settings: Settings, *, url: str, token: str | None, kinds: tuple[str, ...] | None = None) -> int:
+def run_worker(
+    settings: Settings, *, urls: Sequence[str], token: str | None, kinds: tuple[str, ...] | None = None
+) -> int:
     """Be a worker until a signal; 0 after a drain, also when something was handed back."""
     worker_id = f"{socket.gethostname()}-{os.getpid()}"
-    worker = RemoteWorker(settings, url=url, token=token, worker_id=worker_id, kinds=kinds)
+    worker = RemoteWorker(settings, urls=urls, token=token, worker_id=worker_id, kinds=kinds)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_observed(worker, settings, worker_id))

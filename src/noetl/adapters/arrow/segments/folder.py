@@ -119,6 +119,10 @@ class SegmentFolder:
         except SegmentRefused:
             return 0  # somebody else is at it
 
+    def stale_sizes(self) -> list[int]:
+        """The sizes of what belongs to processes that are gone."""
+        return [entry.size for entry in self._entries() if is_dead(entry.owner)]
+
     def has_own(self) -> bool:
         return any(entry.owner == self._owner for entry in self._entries())
 

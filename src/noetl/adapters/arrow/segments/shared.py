@@ -15,11 +15,11 @@ from noetl.adapters.arrow.counters import TableCounters
 from noetl.adapters.arrow.opening.opened import TableContent
 from noetl.adapters.arrow.segments.attach import SegmentMiss, Wanted, attach
 from noetl.adapters.arrow.segments.folder import SegmentFolder, SegmentRefused, prepare
+from noetl.adapters.arrow.segments.places import segment_root
 from noetl.adapters.arrow.segments.writer import Published, SegmentIdentity, SegmentWriter, adopt
 from noetl.core.limits import SEGMENT_BYTES_MIN, SEGMENT_LEASE_SECONDS
 from noetl.core.reference import Reference
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the shared-memory file system, below a folder that is checked to be ours
 OTHERS_MAX = 1_000
 FOREVER_SECONDS = 1e9
 FREE_SHARE_MIN = 8
@@ -32,14 +32,6 @@ def payload_key(tenant_id: str, organization_id: str, sha256: str) -> str:
     """Tenant and organization are part of the name, so equal content of two of them is kept twice."""
     parts = (tenant_id, organization_id, sha256)
     return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).hexdigest()[:32]
-
-
-def segment_root(node_id: str, home: Path) -> Path:
-    """Where the segments of a node are: in shared memory if there is such a file system and it lets us."""
-    place = hashlib.sha256(f"{node_id}\0{home}".encode()).hexdigest()[:16]
-    if os.access(SHARED_MEMORY, os.W_OK | os.X_OK):
-        return SHARED_MEMORY / f"noetl-{os.getuid()}-{place}"
-    return home / "segments"
 
 
 def affordable_bytes(root: Path, budget_bytes: int) -> int:

@@ -162,7 +162,9 @@ queue_out AS (
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
     SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
-        session_id = excluded.session_id, body = excluded.body
+        session_id = excluded.session_id, stop = NULL, body = excluded.body
+    -- A row that is ahead of the ledger belongs to a claim that another server is recording.
+    WHERE noetl.command.session_id IS NULL OR noetl.command.attempt <= excluded.attempt
 )
 
 -- part: queue_one
@@ -176,7 +178,9 @@ queue_out AS (
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
     SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
-        session_id = excluded.session_id, body = excluded.body
+        session_id = excluded.session_id, stop = NULL, body = excluded.body
+    -- A row that is ahead of the ledger belongs to a claim that another server is recording.
+    WHERE noetl.command.session_id IS NULL OR noetl.command.attempt <= excluded.attempt
 )
 
 -- part: claims
@@ -190,10 +194,26 @@ claim_in AS MATERIALIZED (
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
 ), claim_out AS (
     UPDATE noetl.command AS c
-    SET (attempt, session_id) = (
-        SELECT i.attempt, i.session_id FROM claim_in AS i
+    SET (attempt, session_id, stop) = (
+        SELECT i.attempt, i.session_id, NULL FROM claim_in AS i
         WHERE i.execution_id = c.execution_id AND i.command_id = c.command_id)
     WHERE c.ctid = ANY (ARRAY(SELECT i.place FROM claim_in AS i))
+)
+
+-- part: stops
+-- Words to sessions of other servers; each server reads those for its own.
+stop_out AS (
+    UPDATE noetl.command AS told
+    SET stop = (
+        SELECT t.word
+        FROM unnest(:stop_executions::bigint[], :stop_commands::text[], :stop_attempts::integer[], :stop_words::text[])
+            AS t(execution_id, command_id, attempt, word)
+        WHERE t.execution_id = told.execution_id AND t.command_id = told.command_id LIMIT 1)
+    WHERE told.session_id IS NOT NULL AND told.shard_id IN (SELECT moved.shard_id FROM moved)
+      AND (told.execution_id, told.command_id, told.attempt) IN (
+        SELECT t.execution_id, t.command_id, t.attempt
+        FROM unnest(:stop_executions::bigint[], :stop_commands::text[], :stop_attempts::integer[])
+            AS t(execution_id, command_id, attempt))
 )
 
 -- part: dequeue
@@ -238,19 +258,18 @@ timer_gone AS (
 execution_out AS (
     INSERT INTO noetl.execution (
         execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-        last_step, last_event_id, applied_position, parent_execution_id)
+        last_step, last_event_id, applied_position, parent_execution_id, version, state)
     SELECT t.execution_id, t.tenant_id, t.organization_id, t.shard_id, t.path, t.playbook_digest, t.status,
-           t.started_at, t.ended_at, t.last_step, t.last_event_id, t.applied_position, t.parent_execution_id
+           t.started_at, t.ended_at, t.last_step, t.last_event_id, t.applied_position, t.parent_execution_id,
+           t.version, t.state
     FROM json_to_recordset(:executions::json) AS t(
         execution_id bigint, tenant_id text, organization_id text, shard_id integer, path text, playbook_digest text,
         status text, started_at timestamptz, ended_at timestamptz, last_step text, last_event_id bigint,
-        applied_position bigint, parent_execution_id bigint)
+        applied_position bigint, parent_execution_id bigint, version bigint, state json)
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
-    -- Only forward: a projection row never goes back to an older position.
-    ON CONFLICT (execution_id) DO UPDATE
-    SET status = excluded.status, ended_at = excluded.ended_at, last_step = excluded.last_step,
-        last_event_id = excluded.last_event_id, applied_position = excluded.applied_position
-    WHERE noetl.execution.applied_position < excluded.applied_position
+    -- The first row of an execution, so that whoever started it finds it.  All that follows is the projector's, and a
+    -- row that is there is its work.
+    ON CONFLICT (execution_id) DO NOTHING
 )
 
 -- part: idempotency

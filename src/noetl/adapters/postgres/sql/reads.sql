@@ -58,12 +58,12 @@ ORDER BY priority DESC, available_at
 LIMIT :rows::integer
 
 -- name: release_commands
-UPDATE noetl.command SET session_id = NULL
+UPDATE noetl.command SET session_id = NULL, stop = NULL
 WHERE session_id IS NOT NULL AND session_id <> ALL (:sessions::bigint[])
 RETURNING execution_id
 
 -- name: release_session
-UPDATE noetl.command SET session_id = NULL
+UPDATE noetl.command SET session_id = NULL, stop = NULL
 WHERE session_id = :session_id::bigint
   AND (:executions::bigint[] IS NULL OR (execution_id, command_id) IN (
       SELECT t.execution_id, t.command_id
@@ -77,21 +77,23 @@ FROM noetl.command WHERE execution_id = :execution_id::bigint ORDER BY command_i
 
 -- name: due_timers
 SELECT execution_id, name, shard_id FROM noetl.timer
-WHERE due_at <= clock_timestamp() ORDER BY due_at LIMIT :rows::integer
+WHERE due_at <= clock_timestamp() AND (:shards::integer[] IS NULL OR shard_id = ANY (:shards::integer[]))
+ORDER BY due_at LIMIT :rows::integer
 
 -- name: next_due
 SELECT extract(epoch FROM min(due_at) - clock_timestamp())::float8 AS seconds FROM noetl.timer
+WHERE :shards::integer[] IS NULL OR shard_id = ANY (:shards::integer[])
 
 -- name: execution
 SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-       last_step, last_event_id, applied_position, parent_execution_id
+       last_step, last_event_id, applied_position, parent_execution_id, version, quarantine::text AS quarantine
 FROM noetl.execution
 WHERE execution_id = :execution_id::bigint AND tenant_id = :tenant_id::text
   AND organization_id = :organization_id::text
 
 -- name: executions
 SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-       last_step, last_event_id, applied_position, parent_execution_id
+       last_step, last_event_id, applied_position, parent_execution_id, version, quarantine::text AS quarantine
 FROM noetl.execution
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
   AND execution_id < :before::bigint AND (:status::text IS NULL OR status = :status::text)
@@ -100,53 +102,12 @@ LIMIT :rows::integer
 
 -- name: open_executions
 -- From the streams, which the appending statement keeps, and not from a projection.
-SELECT execution_id FROM noetl.stream WHERE NOT closed AND execution_id >= :first_id::bigint ORDER BY execution_id
+SELECT execution_id FROM noetl.stream
+WHERE NOT closed AND execution_id >= :first_id::bigint
+  AND (:shards::integer[] IS NULL OR shard_id = ANY (:shards::integer[]))
+ORDER BY execution_id
 
 -- name: idempotent
 SELECT tenant_id, organization_id, idempotency_key, request_digest, execution_id FROM noetl.idempotency
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
   AND idempotency_key = :idempotency_key::text
-
--- name: own_shards
--- Taking a shard raises its epoch: whatever an earlier owner still tries to write fails on the fence.
--- All that exist: an execution stays in its shard when the count for new ones becomes smaller.
-UPDATE noetl.execution_shard
-SET epoch = epoch + 1, owner_runtime_id = :runtime_id::bigint, owner_instance = :instance::text,
-    updated_at = clock_timestamp()
-RETURNING shard_id, next_position, decided_position, epoch
-
--- name: lease_node
--- The lowest node number that is free or whose lease ran out.  `last_id` keeps ids rising when a number is reused on
--- a machine whose clock stepped back.
-WITH free AS (
-    SELECT n.number
-    FROM generate_series(0, 1023) AS n(number)
-    LEFT JOIN noetl.runtime AS r ON r.node_number = n.number
-    WHERE r.node_number IS NULL OR r.leased_until < clock_timestamp()
-    ORDER BY n.number
-    LIMIT 1
-), taken AS (
-    INSERT INTO noetl.runtime (runtime_id, node_number, instance, kind, leased_until)
-    SELECT coalesce((SELECT max(runtime_id) FROM noetl.runtime), 0) + 1, free.number, :instance::text, :kind::text,
-           clock_timestamp() + make_interval(secs => :lease_seconds::float8)
-    FROM free
-    -- A number whose lease ran out is taken over; a live one is never touched.
-    ON CONFLICT (node_number) DO UPDATE
-    SET runtime_id = excluded.runtime_id, instance = excluded.instance, kind = excluded.kind,
-        leased_until = excluded.leased_until
-    WHERE noetl.runtime.leased_until < clock_timestamp()
-    RETURNING runtime_id, node_number, last_id
-)
-SELECT runtime_id, node_number, last_id FROM taken
-
--- name: renew_node
-UPDATE noetl.runtime
-SET leased_until = clock_timestamp() + make_interval(secs => :lease_seconds::float8), last_id = :last_id::bigint
-WHERE runtime_id = :runtime_id::bigint
-RETURNING runtime_id
-
--- name: release_node
-UPDATE noetl.runtime SET leased_until = clock_timestamp(), last_id = :last_id::bigint
-WHERE runtime_id = :runtime_id::bigint
-RETURNING runtime_id
-

@@ -75,6 +75,10 @@ _OWN_FLAGS = (
     "-XX:+ExitOnOutOfMemoryError",
     # What the JVM has to say about an archive that it does not take is of no use to anybody.
     "-Xlog:disable",
+    # Spark goes over the columns that Python hands over by their number of rows; Arrow would look at the bounds of its
+    # buffers again for each value.  Its check for nulls stays: where a schema says that a column has none, Spark does
+    # not ask, and a null would be some number.
+    "-Darrow.enable_unsafe_memory_access=true",
     f"-Dlog4j2.configurationFile={_LOG_CONF}",
 )
 # An interrupt at the terminal is for us; what is ignored stays so in the program that takes the shell's place.

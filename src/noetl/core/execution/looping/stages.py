@@ -9,6 +9,7 @@ from noetl.core import kinds
 from noetl.core.event import Event
 from noetl.core.execution import lineage
 from noetl.core.execution.lifecycle import limited, unawaited
+from noetl.core.execution.looping.ends import closed
 from noetl.core.execution.state import (
     Claim,
     Command,
@@ -356,7 +357,7 @@ def _done(state: ExecutionState, event: Event) -> Changes | None:
     return {
         **changes,
         **lineage.passed(state, step, lead),
-        "loop_state": without(state.loop_state, step),
+        **closed(state, step, is_ok=False),
         "step_results": {
             **state.step_results,
             step: StepResult(run=run, status="error", reference=None, atoms={}, error=error),

@@ -41,6 +41,7 @@ from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.interpreter import Pipeline
 from noetl.engine.work.pipeline.outcome import error_document
 from noetl.engine.work.pipeline.run import Ended, RowScope, Run
+from noetl.points import point
 from noetl.ports.session import CommandMessage, Fact
 
 log = logging.getLogger("noetl.worker")
@@ -280,6 +281,7 @@ class FrameRun:
             payloads=[*kept.payloads, *self._caller.tables.take()],
         )
         await self._parts.session.report(fact)
+        point("worker.persisted")
 
     async def _is_over_within(self, seconds: float) -> bool:
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Annotated, Literal
+from collections.abc import AsyncIterator, Sequence
+from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -12,11 +12,14 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.errors import ExecutionClosed, HostUnavailable, RequestInvalid
 from noetl.core.execution.state import Status
+from noetl.core.execution.view.document import commands_of
 from noetl.core.kinds import KINDS
 from noetl.core.limits import EVENTS_ROWS_MAX, LIST_ROWS_MAX, REQUEST_BYTES_MAX, WAIT_SECONDS_MAX
 from noetl.engine.catalog import Found
-from noetl.engine.executions import Origin, StartRequest
+from noetl.engine.executions import Origin, StartRequest, Unserved
+from noetl.engine.projecting.status import has_ended
 from noetl.ports.catalog import is_catalog_id
+from noetl.ports.projections import ShownExecution
 from noetl.processes.server import models
 from noetl.processes.server.bodies import answer, execution_id_of, idempotency_key_of, json_object, scripts_of
 from noetl.processes.server.owners import Owner, owner_of
@@ -24,7 +27,7 @@ from noetl.processes.server.parts import ApiParts
 from noetl.processes.server.problems import Refusal, finding
 from noetl.processes.server.routes.documents import read_document
 from noetl.processes.server.routing import PlainRoute
-from noetl.processes.server.views import event_view, row_view, state_view
+from noetl.processes.server.views import document_of, event_view, execution_document, row_view
 
 STREAM_WAIT_SECONDS = 10.0
 STREAM_EVENTS_AT_ONCE = 500
@@ -131,7 +134,7 @@ class _Routes:
         status: Status | None = None,
     ) -> Response:
         """The newest executions first; the next page by `before`."""
-        rows = await self._service.newest(
+        rows = await self._parts.status.newest(
             limit=limit,
             before=None if before is None else execution_id_of(before),
             status=None if status is None else str(status),
@@ -150,22 +153,25 @@ class _Routes:
     ) -> Response:
         """One execution.  With `wait=terminal` when it has ended, with `min_position` when the answer includes that
         position; at the latest after `timeout_s`."""
-        identity, owner = execution_id_of(execution_id), owner_of(request)
+        identity, owner, status = execution_id_of(execution_id), owner_of(request), self._parts.status
         if min_position:
-            held = await self._service.wait_position(
-                identity, position=min_position, timeout_seconds=timeout_s, **owner
-            )
-            if held.position < min_position:
-                raise Refusal(409, "position_not_reached", f"the execution is at position {held.position}: ask later")
+            shown = await status.wait_position(identity, position=min_position, timeout_seconds=timeout_s, **owner)
+            if shown.position < min_position:
+                raise Refusal(409, "position_not_reached", f"the execution is at position {shown.position}: ask later")
         if wait is not None:
-            await self._service.wait_terminal(identity, timeout_seconds=timeout_s, **owner)
-        held = await self._service.held(identity, **owner)
+            shown = await status.wait_terminal(identity, timeout_seconds=timeout_s, **owner)
+        elif not min_position:
+            shown = await status.find(identity, **owner)
+        document, outcome = document_of(shown), None
+        if has_ended(shown.row) and document["outcome"] is not None:
+            outcome = await self._service.result_of(document["outcome"]["reference"], **owner)
+        return answer(execution_document(shown, document, await self._unserved(shown, document), outcome))
+
+    async def _unserved(self, shown: ShownExecution, document: dict[str, Any]) -> Sequence[Unserved]:
         # A host that only reads has no workers, and knows nothing about those of others.
-        unserved = [] if self._parts.only_reads else await self._service.unserved(held.state)
-        view = state_view(held.state, held.position, unserved)
-        if held.state.is_terminal:
-            view["result"] = await self._service.result(held.state)
-        return answer(view)
+        if self._parts.only_reads or has_ended(shown.row) or not document["commands"]:
+            return []
+        return await self._service.unserved_commands(shown.row, document["playbook"], commands_of(document))
 
     async def events(
         self,
@@ -193,7 +199,7 @@ class _Routes:
             if not last.isascii() or not last.isdigit() or len(last) > 18:
                 raise RequestInvalid("Last-Event-ID must be a position")
             after_position = max(after_position, int(last))
-        await self._service.held(identity, **owner)
+        await self._service.has_ended(identity, **owner)
         return StreamingResponse(
             self._told(identity, owner, after_position),
             media_type="text/event-stream",
@@ -217,7 +223,7 @@ class _Routes:
             if any(KINDS[event.event_type].closes for event in events):
                 return
             if not events:
-                if (await self._service.state(execution_id, **owner)).is_terminal:
+                if await self._service.has_ended(execution_id, **owner):
                     return
                 yield b": waiting\n\n"
 

@@ -24,6 +24,7 @@ from noetl.processes.server.routes.documents import read_document
 from noetl.processes.server.routing import PlainRoute
 
 NDJSON = "application/x-ndjson"
+_HEARTBEAT: dict[str, Any] = {"body": "HeartbeatBody", "required": False, "model": models.HeartbeatView}
 
 
 def router(work: WorkParts) -> APIRouter:
@@ -32,7 +33,7 @@ def router(work: WorkParts) -> APIRouter:
     plain: list[tuple[str, str, Any, dict[str, Any]]] = [
         ("POST", "/api/events/batch", facts.batch, {"body": "FactsBody", "model": models.FactAnswers}),
         ("POST", "/api/events", facts.single, {"body": "OneFactBody", "model": models.FactAnswer}),
-        ("POST", "/api/worker/sessions/{session_id}/heartbeat", sessions.heartbeat, {"model": models.HeartbeatView}),
+        ("POST", "/api/worker/sessions/{session_id}/heartbeat", sessions.heartbeat, _HEARTBEAT),
         ("GET", "/api/worker/sessions/{session_id}/commands", sessions.stream, {}),
     ]
     for method, path, endpoint, described in plain:
@@ -41,7 +42,7 @@ def router(work: WorkParts) -> APIRouter:
             parameters.append(models.IDEMPOTENCY_KEY)
         extra: dict[str, Any] = {"parameters": parameters}
         if "body" in described:
-            extra["requestBody"] = models.body(described["body"])
+            extra["requestBody"] = models.body(described["body"], required=described.get("required", True))
         responses: dict[int | str, dict[str, Any]] = {200: {"content": {NDJSON: {}}}}
         if "model" in described:
             responses = {200: {"model": described["model"]}}
@@ -142,7 +143,7 @@ class _Sessions:
             place=body.place,
         )
         if body.replaces is not None:
-            self._keeper.end(wire.session_id_of(body.replaces), "the worker registered again")
+            self._keeper.replace(wire.session_id_of(body.replaces), body.worker_id)
         session = self._keeper.register(profile, key=idempotency_key_of(request))
         view = {
             "session_id": str(session.session_id),
@@ -153,7 +154,8 @@ class _Sessions:
         return answer(view, 201)
 
     async def heartbeat(self, request: Request) -> Response:
-        session = self._keeper.beat(_session_of(request))
+        """The session lives.  With `slots` it gets no more commands than these at a time until it says otherwise."""
+        session = self._keeper.beat(_session_of(request), slots=wire.slots_of(await content_of(request)))
         return answer({"session_id": str(session.session_id), "is_draining": session.is_draining})
 
     async def stream(self, request: Request) -> Response:

@@ -1,0 +1,1 @@
+"""Snapshots, checkpoints, roles and partitions on Postgres."""

@@ -1,0 +1,1 @@
+"""Ownership of shards and worker sessions of all servers, on Postgres."""

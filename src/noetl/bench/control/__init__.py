@@ -1,0 +1,1 @@
+"""`control`: what a client sees of executions while the ledger takes thousands of events a second."""

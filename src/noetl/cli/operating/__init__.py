@@ -1,0 +1,1 @@
+"""For whoever runs NoETL: what is wrong, and what its processes say."""

@@ -1,0 +1,1 @@
+"""Rules about worker sessions that need no clock and no network."""

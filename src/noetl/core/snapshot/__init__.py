@@ -1,0 +1,1 @@
+"""Folded states as bytes that can be checked: an accelerator, never the authority."""

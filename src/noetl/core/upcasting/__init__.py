@@ -1,0 +1,1 @@
+"""Events of older schemas as the present code understands them: pure, by (schema, version), always forward."""

@@ -1,0 +1,1 @@
+"""What bounds recovery: snapshots and checkpoints, and the roles that only one process at a time has."""

@@ -1,0 +1,1 @@
+"""Projections: folding the ledger into rows that people and programs read."""

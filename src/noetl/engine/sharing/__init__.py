@@ -1,0 +1,1 @@
+"""Several servers on one ledger: the owner of a shard decides, anybody records."""

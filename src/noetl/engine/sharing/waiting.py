@@ -1,0 +1,76 @@
+"""What waits to be recorded, and the patience that goes with it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import ParamSpec, TypeVar
+
+from noetl.core import kinds
+from noetl.core.errors import LedgerUnavailable, NoetlError
+from noetl.engine.children.inputs import CHILD_REPORTED, ChildStartInput
+from noetl.engine.control.inputs import CancelInput, FactInput, Input, StartInput
+from noetl.ports.ledger import Ledger
+
+RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
+log = logging.getLogger("noetl.decider")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """An input whose sender waits for its answer.  One that was tried and whose outcome is unknown is uncertain."""
+
+    input: Input
+    answer: asyncio.Future[None]
+    is_uncertain: bool = False
+
+    def succeed(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(None)
+
+    def refuse(self, error: NoetlError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+def unheard(one: Input) -> Waiting:
+    """An input for whose answer nobody waits; a refusal is not an unhandled error."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return Waiting(one, future)
+
+
+async def patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Ask for as long as Postgres is away: a decider outlives its database."""
+    for seconds in chain(RETRY_SECONDS, repeat(RETRY_SECONDS[-1])):
+        try:
+            return await read(*args, **kwargs)
+        except LedgerUnavailable as error:
+            log.warning("read failed", extra={"event": "ledger.unavailable", "reason": str(error)})
+            await asyncio.sleep(seconds)
+    raise AssertionError("unreachable")
+
+
+async def is_recorded(ledger: Ledger, one: Input) -> bool:
+    """Whether the ledger already holds what an uncertain commit tried to write."""
+    if not isinstance(one, FactInput | ChildStartInput | CancelInput | StartInput):
+        return False
+    events = await ledger.read_execution(one.execution_id)
+    if isinstance(one, StartInput):
+        return bool(events)
+    if isinstance(one, CancelInput):
+        return any(event.event_type == kinds.CANCEL_REQUESTED for event in events)
+    kind = CHILD_REPORTED if isinstance(one, ChildStartInput) else (one.fact.event_type,)
+    return any(
+        (event.frame_id or event.command_id) == one.fact.command_id
+        and event.event_type in kind
+        and event.meta.get("attempt") == one.fact.attempt
+        # Of several words of one kind about an attempt, this one; the others number themselves.
+        and event.meta.get("n") == one.fact.meta.get("n", event.meta.get("n"))
+        for event in events
+    )

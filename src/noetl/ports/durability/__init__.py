@@ -1,0 +1,1 @@
+"""What recovery needs: snapshots, checkpoints, roles, partitions."""

@@ -1,0 +1,1 @@
+"""Processes that share one ledger: who is there, who owns what."""

@@ -1,0 +1,1 @@
+"""The projector as a process of its own."""

@@ -1,0 +1,1 @@
+"""What a server does when more comes than it can carry."""

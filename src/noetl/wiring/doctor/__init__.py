@@ -1,0 +1,1 @@
+"""The doctor over an engine."""

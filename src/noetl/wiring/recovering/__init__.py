@@ -1,0 +1,1 @@
+"""Recovery over one database."""

@@ -1,0 +1,1 @@
+"""The faults of the list, each a function of a seed and a size."""

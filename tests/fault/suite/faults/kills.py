@@ -1,0 +1,164 @@
+"""F1 to F4: processes that are killed, at random and at every named moment, and processes that stand still."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+
+from noetl.points import POINTS
+from tests.fault.suite.cluster import Node, Shape, instance_of
+from tests.fault.suite.nemesis import Holdings, Strike, holdings, until_let_go
+from tests.fault.suite.stage import Outcome, Stage, stage
+from tests.fault.suite.workload import Volume
+
+LEASE_SECONDS = 1.5
+RESUME_SECONDS_MAX = 5.0
+HIT_SECONDS_MAX = 30.0
+# Moments that a process comes to a few times at most.
+RARE = frozenset(("server.owned", "server.restored", "server.registered", "server.released", "server.handed_over"))
+# Moments to which only the death of another process leads, or its return.
+PROVOKED = {
+    "server.registered": ("worker",),
+    "server.released": ("worker",),
+    "server.handed_over": ("server",),
+    # A worker that lives tells the next server what it held: its own must die with it.
+    "reaper.released": ("worker", "server"),
+}
+
+
+async def at_random(seed: int, shape: Shape, *, kills: int, pause: tuple[float, float] = (0.5, 1.5)) -> Outcome:
+    roles = [role for role in ("server", "worker", "projector") if getattr(shape, f"{role}s")]
+    async with stage("F1", f"SIGKILL at random, {kills} of each role", seed=seed, shape=shape) as found:
+        async with found.driven():
+            await found.nemesis.at_random(dict.fromkeys(roles, kills), pause=pause)
+        await found.judge()
+        _expect_recovery(found)
+    return found.outcome
+
+
+def _expect_recovery(found: Stage) -> None:
+    times = [strike.seconds for strike in found.nemesis.strikes if strike.seconds is not None]
+    if times:
+        found.outcome.expect(
+            "seconds until nothing was held by the dead, after the lease",
+            max(times) - LEASE_SECONDS,
+            at_most=RESUME_SECONDS_MAX,
+        )
+
+
+async def at_points(seed: int, shape: Shape, *, names: tuple[str, ...] | None = None, action: str = "kill") -> Outcome:
+    """One process is started again with a point in it that ends it; then the next point."""
+    wanted = names if names is not None else tuple(POINTS)
+    says = f"SIGKILL at each of {len(wanted)} named moments" if action == "kill" else "lost answers at named moments"
+    async with stage("F2", says, seed=seed, shape=shape, volume=Volume(open_max=6, items=100)) as found:
+        async with found.driven():
+            for name in wanted:
+                await strike_point(found, name, action)
+        await found.judge()
+        hit = {line.split()[0] for line in found.cluster.marks()}
+        found.outcome.missed.extend(f"failure point {name} was never hit" for name in wanted if name not in hit)
+        _expect_recovery(found)
+    return found.outcome
+
+
+async def strike_point(found: Stage, name: str, action: str) -> None:
+    """Every process that may come to the moment is started anew with the point in it; the first one is hit."""
+    nodes = [node for role in _roles_of(found, name) for node in found.cluster.of(role)]
+    # Which of several servers has the role, the shard or the workers, nobody knows before.
+    if nodes[0].role != "server":
+        nodes = [found.chance.choice(nodes)]
+    times = 1 if name in RARE else found.chance.randint(1, 3)
+    before = len(found.cluster.marks())
+    armed = {}
+    for node in nodes:
+        node.kill()
+        await node.start(spec=f"{name}:{action}:{times}")
+        armed[node.pid] = node
+    hit = await _until_hit(found, name, before)
+    if hit is None:
+        await _disarm(nodes)
+        return
+    if action != "kill":
+        found.nemesis.strikes.append(Strike(POINTS[name][0], f"the answer is lost at {name}"))
+        return
+    victim = armed[hit]
+    what, since = found.watched.get(instance_of(hit), Holdings([], [])), time.monotonic()
+    strike = Strike(POINTS[name][0], name)
+    found.nemesis.strikes.append(strike)
+    if victim.pid == hit:
+        assert victim.process is not None
+        await asyncio.to_thread(victim.process.wait)
+    async with asyncio.TaskGroup() as group:
+        letting_go = group.create_task(until_let_go(found.cluster, what, since))
+        group.create_task(_disarm(nodes))
+    strike.seconds = letting_go.result()
+
+
+async def _disarm(nodes: list[Node]) -> None:
+    """New processes without the point, also for those that did not come to it."""
+    for node in nodes:
+        if node.is_alive:
+            node.kill()
+        await node.start()
+
+
+async def _until_hit(found: Stage, name: str, before: int) -> int | None:
+    """The process that came to the moment; None when nobody did."""
+    deadline = time.monotonic() + HIT_SECONDS_MAX
+    provoke = time.monotonic() + 0.5
+    while not (marks := [line for line in found.cluster.marks()[before:] if line.startswith(f"{name} ")]):
+        if time.monotonic() > deadline:
+            return None
+        if name in PROVOKED and time.monotonic() > provoke:
+            await _provoked(found, PROVOKED[name])
+            provoke = time.monotonic() + 5.0
+        # While it lives: afterwards its rows may be somebody else's.
+        for node in found.cluster.nodes:
+            if node.is_alive:
+                found.watched[node.instance] = await holdings(found.cluster, node.instance)
+        await asyncio.sleep(0.02)
+    return int(marks[0].split()[2])
+
+
+async def _provoked(found: Stage, roles: tuple[str, ...]) -> None:
+    """Some moments follow only from the death of other processes, or from their coming."""
+    nodes = [found.chance.choice(found.cluster.of("server"))] if "server" in roles else []
+    if "worker" in roles:
+        workers = found.cluster.of("worker")
+        # Of a server that dies, all: nobody knows which of them were its own.
+        nodes = [*(workers if nodes else [found.chance.choice(workers)]), *nodes]
+    for node in nodes:
+        if node.is_alive:
+            node.kill()
+    # A server that comes back cleans up behind itself: the others need the time to do it first.
+    await asyncio.sleep({1: 1.5, 2: 4.0}[len(roles)] * LEASE_SECONDS if "server" in roles else 0.0)
+    for node in nodes:
+        await node.start()
+
+
+def _roles_of(found: Stage, name: str) -> list[str]:
+    """Where the code of a component runs: roles and stores are parts of servers, projections have their own process or
+    are part of a server."""
+    component = POINTS[name][0]
+    if component in ("projector", "snapshotter"):
+        return ["projector"] if found.cluster.of("projector") else ["server"]
+    return [component] if component == "worker" else ["server"]
+
+
+async def standing_still(seed: int, shape: Shape, *, times: int) -> Outcome:
+    """F4: whoever wakes up after its lease must not write in its old name."""
+    async with stage("F4", f"SIGSTOP for three leases, {times} times", seed=seed, shape=shape) as found:
+        async with found.driven():
+            for _ in range(times):
+                await asyncio.sleep(found.chance.uniform(0.2, 0.8))
+                await _still(found, found.chance.choice([node for node in found.cluster.nodes if node.is_up()]))
+        await found.judge()
+    return found.outcome
+
+
+async def _still(found: Stage, node: Node) -> None:
+    found.nemesis.strikes.append(Strike(node.role, "stands still for 3 leases"))
+    node.signal(signal.SIGSTOP)
+    await asyncio.sleep(3 * LEASE_SECONDS)
+    node.signal(signal.SIGCONT)

@@ -1,0 +1,1 @@
+"""Recorded ledgers, and what they must fold to for ever."""
