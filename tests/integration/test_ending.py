@@ -14,7 +14,7 @@ from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.state import CommandStatus, ExecutionState, Status
 from tests.support.aio import asynchronous
 from tests.support.databases import connected, fresh_database
-from tests.support.engine import Running, Told, running_engine
+from tests.support.engine import OWNER, Running, Told, running_engine
 
 SLOTS = 16
 SLEEPER = """
@@ -71,8 +71,9 @@ async def nothing_is_left(engine: Running, address: str, told: Told) -> None:
         for table in ("command", "timer"):
             count = f"SELECT count(*) FROM noetl.{table} WHERE execution_id = $1"
             assert await connection.fetchval(count, told.state.execution_id) == 0, table
-        status = "SELECT status FROM noetl.execution WHERE execution_id = $1"
-        assert await connection.fetchval(status, told.state.execution_id) == str(told.state.status)
+    # What is shown follows a moment later.
+    shown = await engine.engine.status.wait_terminal(told.state.execution_id, timeout_seconds=10, **OWNER)
+    assert shown.row.status == str(told.state.status)
 
 
 def error_of(state: ExecutionState) -> dict[str, object]:

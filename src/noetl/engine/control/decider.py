@@ -249,8 +249,8 @@ class Decider:
                 if len(taken) == 1:
                     taken[0].refuse(error)
                     return
-                for waiting in taken:
-                    await self._commit([waiting])
+                for part in _apart(taken):
+                    await self._commit(part)
                 return
             else:
                 if held >= batch.shards:
@@ -443,6 +443,16 @@ class Decider:
         if lost:
             log.warning("shards lost", extra={"event": "shards.lost", "reason": ", ".join(map(str, lost))})
             await self._let_go(lost)
+
+
+def _apart(taken: Sequence[Waiting]) -> list[list[Waiting]]:
+    """Smaller commits for inputs that are refused together.  What others recorded goes first and stays together as long
+    as there is anything else: any other commit moves the mark behind which it would be found again."""
+    recorded = [waiting for waiting in taken if getattr(waiting.input, "undecided", ())]
+    rest = [waiting for waiting in taken if not getattr(waiting.input, "undecided", ())]
+    if recorded and rest:
+        return [recorded, *([waiting] for waiting in rest)]
+    return [[waiting] for waiting in taken]
 
 
 def supervised(one: Input, work: Callable[[], None]) -> NoetlError | None:
