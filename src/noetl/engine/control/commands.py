@@ -20,6 +20,7 @@ from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
 
 CLAIM_ROWS_MAX = 64
+REFUSED_MAX = 1_000
 IDLE_SECONDS = 0.25
 OTHERS_SECONDS = 0.05
 RESTORE_AT_ONCE = 64
@@ -117,6 +118,8 @@ class Dispatcher:
             for row, outcome in zip(rows, outcomes, strict=True)
             if isinstance(outcome, Terminal)
         )
+        if len(self._refused) > REFUSED_MAX:
+            self._refused.clear()  # asked again, and refused again if nobody has mended them
         return self._sessions.reservations == before
 
     async def give_back(self, session_id: int, commands: Sequence[tuple[int, str]]) -> None:
