@@ -18,7 +18,7 @@ from noetl.adapters.postgres.queue import PostgresExecutions
 from noetl.adapters.postgres.statements import query
 from noetl.adapters.system.background import ThreadBackground
 from noetl.core import kinds
-from noetl.core.errors import SchemaOutdated
+from noetl.core.errors import ExecutionUnknown, SchemaOutdated
 from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
@@ -160,6 +160,8 @@ async def test_the_executions_of_the_system_are_in_no_list_and_nobody_decides_th
             assert await executions.find(system, **owner) is None
         finally:
             await reader.close()
+        with pytest.raises(ExecutionUnknown):
+            await States(d.ledger, d.snapshots).fold(system)
         (head,) = [head for head in await d.ledger.heads() if head.shard_id == 2]
         assert [one.execution_id for one in await undecided_events(d.ledger, head)] == [event.execution_id]
         rows = await sql(address, "SELECT count(*) AS n FROM noetl_views.events WHERE tenant_id = 'acme'")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from pydantic import ValidationError
 
@@ -10,18 +12,20 @@ from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.queue import MemoryQueue
 from noetl.core.errors import LeaseLost
 from noetl.engine.control.sessions import Sessions
-from noetl.engine.sessions.keeper import Keeper
+from noetl.engine.sessions.keeper import Keeper, SessionBooks
 from noetl.engine.sessions.remote import Profile, RemoteSession
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import CommandMessage, Fact
 from noetl.processes.server.models import SessionBody
 from noetl.processes.server.wire import session_id_of
+from tests.support.aio import asynchronous
 
 
 class Nobody:
     async def report(self, session_id: int, fact: Fact) -> None: ...
 
 
-def connected(slots: int) -> tuple[Sessions, Keeper, RemoteSession]:
+def connected(slots: int, books: SessionBooks | None = None) -> tuple[Sessions, Keeper, RemoteSession]:
     clock, sessions = VirtualClock(), Sessions()
     keeper = Keeper(
         control=Nobody(),
@@ -30,6 +34,7 @@ def connected(slots: int) -> tuple[Sessions, Keeper, RemoteSession]:
         ids=VirtualIds(clock),
         clock=clock,
         lease_seconds=3.0,
+        books=books,
     )
     return sessions, keeper, keeper.register(Profile(worker_id="w", slots=slots))
 
@@ -82,3 +87,38 @@ def test_a_worker_with_a_name_that_no_database_takes_cannot_register(broken: dic
 def test_what_cannot_be_a_session_never_was_one(text: str) -> None:
     with pytest.raises(LeaseLost):
         session_id_of(text)
+
+
+class SlowBooks:
+    """Others know of a session when the gate opens, not before."""
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+
+    async def add(self, row: SessionRow) -> None:
+        await self.gate.wait()
+
+    async def end(self, session_id: int, *, worker_id: str | None = None) -> int:
+        return 0
+
+
+@asynchronous
+async def test_a_request_can_wait_until_the_session_may_be_given_something() -> None:
+    books = SlowBooks()
+    sessions, keeper, session = connected(4, books)
+    watch = asyncio.ensure_future(keeper.run())
+    asking = asyncio.ensure_future(session.introduced.wait())
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not asking.done()
+    assert not sessions.reserve_of(session.session_id)
+    books.gate.set()
+    await asking
+    assert sessions.reserve_of(session.session_id)
+    watch.cancel()
+
+
+def test_nobody_waits_for_a_session_that_has_ended() -> None:
+    _, keeper, session = connected(4, SlowBooks())
+    keeper.end(session.session_id)
+    assert session.introduced.is_set()

@@ -28,6 +28,8 @@ from noetl.ports.queue import Queue
 from noetl.ports.session import CommandMessage, Fact
 
 PAGE_EVENTS = 5_000
+# Frames that were issued between the look at the queue and the decision are seen by a second look.
+LOOKS_AT_QUEUE = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,16 +62,20 @@ class FrameService:
         known = session.pulled(key)
         if known is not None:
             return known
-        asked = FrameClaimInput(
-            execution_id=execution_id,
-            stage_id=stage_id,
-            session_id=session_id,
-            count=count,
-            tenant_id=owner.tenant_id,
-            organization_id=owner.organization_id,
-            free=None if self._queue is None else await self._queue.free(execution_id),
-        )
-        await self._decider.tell(asked)
+        await session.introduced.wait()
+        for _ in range(LOOKS_AT_QUEUE):
+            asked = FrameClaimInput(
+                execution_id=execution_id,
+                stage_id=stage_id,
+                session_id=session_id,
+                count=count,
+                tenant_id=owner.tenant_id,
+                organization_id=owner.organization_id,
+                free=None if self._queue is None else await self._queue.free(execution_id),
+            )
+            await self._decider.tell(asked)
+            if asked.found or not asked.unlisted:
+                break
         return session.pull(key, list(asked.found))
 
     async def claim_next(

@@ -17,7 +17,8 @@ from noetl.ports.session import CommandMessage
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrameClaimInput:
     """Frames of one stage that nobody holds, for a session that asks for them.  `found` is the answer; `free` are the
-    commands that wait in the queue, with their attempts: what sessions of other servers hold does not."""
+    commands that wait in the queue, with their attempts: what sessions of other servers hold does not.  `unlisted` says
+    that a frame was left out because the queue did not show it: held elsewhere, or issued after the look."""
 
     execution_id: int
     stage_id: str
@@ -27,9 +28,11 @@ class FrameClaimInput:
     organization_id: str
     free: Mapping[str, int] | None = None
     found: list[CommandMessage] = field(default_factory=list)
+    unlisted: list[str] = field(default_factory=list)
 
     def apply(self, turn: Turn, held: Held | None) -> None:
         self.found.clear()
+        self.unlisted.clear()
         if held is None or (held.state.tenant_id, held.state.organization_id) != (self.tenant_id, self.organization_id):
             raise ExecutionUnknown(f"there is no execution {self.execution_id}")
         if held.state.is_terminal or held.state.cancelling is not None:
@@ -52,9 +55,13 @@ class FrameClaimInput:
             and not turn.sessions.holds(self.execution_id, command.command_id, command.attempt)
             and command.attempt < attempts_max(state, command)
             and not is_draining(state, command)
-            and (self.free is None or self.free.get(command.command_id, -1) >= command.attempt)
         ]
-        return sorted(frames, key=lambda command: command.frame.number if command.frame else 0)
+        listed = [command for command in frames if self._is_free(command)]
+        self.unlisted.extend(command.command_id for command in frames if not self._is_free(command))
+        return sorted(listed, key=lambda command: command.frame.number if command.frame else 0)
+
+    def _is_free(self, command: Command) -> bool:
+        return self.free is None or self.free.get(command.command_id, -1) >= command.attempt
 
     def _stage(self, state: ExecutionState) -> Stage:
         for stage in state.loop_state.values():

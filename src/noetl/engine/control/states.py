@@ -85,6 +85,8 @@ class States:
         """The state from the newest snapshot that fits and the events behind it.
 
         Most executions are short: only of one that goes on behind its first events anybody asks for a snapshot."""
+        if is_system(execution_id):
+            raise ExecutionUnknown(f"there is no execution {execution_id}")
         held = None
         limit = PAGE_EVENTS if self._snapshots is None else FIRST_PAGE_EVENTS
         while True:

@@ -124,6 +124,7 @@ class Keeper:
         self._sessions.connect(session, kinds=profile.kinds, pool=profile.pool, worker_id=profile.worker_id)
         if session.is_draining:
             self._sessions.disconnect(session.session_id, drain=True)
+        session.introduced.set()
 
     def find(self, session_id: int) -> RemoteSession:
         session = self._remote.get(session_id)

@@ -37,6 +37,8 @@ class RemoteSession:
         self.profile = profile
         self.seen_at = now
         self.is_draining = False
+        # Set when it can be given something, or never will be.
+        self.introduced = asyncio.Event()
         self.voice = Voice(self._everything)
         self.answers = Answers()
         self._held: dict[Key, CommandMessage] = {}
@@ -106,6 +108,7 @@ class RemoteSession:
         return messages
 
     def end(self, reason: str) -> None:
+        self.introduced.set()
         self.voice.end(reason)
 
     def _everything(self) -> list[Word]:
