@@ -50,7 +50,7 @@ EXCUSED: dict[str, dict[str, str]] = {
     "named errors": {
         "src/noetl/adapters/spark/child/jobs.py::JobThread.run": "tool boundary: a job may raise anything",
         "src/noetl/engine/work/calling/caller.py::Caller.run": "tool boundary: no defect prints what it was given",
-        "src/noetl/engine/control/decider.py::supervised": "task supervision: one execution, not the decider",
+        "src/noetl/engine/control/reconcile.py::supervised": "task supervision: one execution, not the decider",
         "src/noetl/engine/projecting/folder.py::Folder._load": "task supervision: one execution, not its shard",
         "src/noetl/engine/projecting/folder.py::_step": "task supervision: one execution, not its shard",
         "src/noetl/engine/work/frames/frame.py::FrameRun._run_row": "task supervision: a defect fails one row only",

@@ -7,7 +7,7 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -56,6 +56,13 @@ def cluster_of(seed: int) -> ClusterSetting:
         tuning=tuning_of(chance),
     )
     return ClusterSetting(one=one, servers=chance.choice((1, 2, 3)))
+
+
+def intruded(seed: int) -> ClusterSetting:
+    """The same, with somebody else in the database who locks shards."""
+    chosen = cluster_of(seed)
+    weather = replace(chosen.one.weather, locks=4)
+    return replace(chosen, one=replace(chosen.one, shards=3, weather=weather))
 
 
 @dataclass(slots=True, eq=False)

@@ -39,6 +39,8 @@ class Weather:
     """Of the processes that die, how many only stand still and go on when another one has their work."""
     skew_seconds_max: float = 0.0
     """How far the clock of a process may be set, again and again."""
+    locks: int = 0
+    """How often somebody outside holds a lock on a shard for seconds."""
 
 
 class SeededFaults(Faults):

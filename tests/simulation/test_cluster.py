@@ -14,7 +14,8 @@ from tests.simulation.cluster import ClusterSetting, cluster_of, simulate_cluste
 from tests.simulation.faults import Weather
 from tests.simulation.seeds import check_seed
 
-SEEDS, LONG_SEEDS, PART = 100, 400, 50
+SEEDS, LONG_SEEDS, PART = 100, 400, 100
+INTRUDED_SEEDS = 10
 STORM = Weather(
     seconds_max=0.3,
     trouble=0.1,
@@ -51,6 +52,17 @@ def test_whatever_becomes_of_the_servers_the_outcome_is_the_same_in_a_long_run(f
     weather = ("crash", "zombies", "handed over", "advance commits late", "advance reply lost", "append reply lost")
     for mark in weather:
         assert seen[mark] > 0, f"{PART} seeds without {mark!r}"
+
+
+@pytest.mark.parametrize("seed", range(INTRUDED_SEEDS))
+def test_a_lock_on_a_shard_delays_what_is_in_it_and_changes_nothing(seed: int) -> None:
+    check_seed("intruder", seed)
+
+
+@pytest.mark.long
+def test_locks_on_shards_change_nothing_in_a_long_run() -> None:
+    for seed in range(INTRUDED_SEEDS, INTRUDED_SEEDS + PART):
+        check_seed("intruder", seed)
 
 
 # --- the test of the test: take a guard away, and the checks must notice -------------------------------------------

@@ -139,6 +139,8 @@ class World:
         async with asyncio.timeout(HOURS_MAX * 3600):
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._keep_alive())
+                if self.setting.weather.locks:
+                    group.create_task(self._intrude())
                 for number in range(len(self.playbooks)):
                     group.create_task(self._client(number))
         await asyncio.gather(*self._dead)
@@ -152,6 +154,14 @@ class World:
             lives=self.lives,
             seen={**self.faults.seen, **self.checker.loops.marks, **self.checker.marks},
         )
+
+    async def _intrude(self) -> None:
+        """Somebody outside locks a shard, and another one: whoever has work in it waits, and nobody else."""
+        for _ in range(self.setting.weather.locks):
+            await asyncio.sleep(self.chance.random() * 3)
+            self.database.tables.locked = frozenset((self.chance.randrange(self.setting.shards),))
+            await asyncio.sleep(self.chance.random() * 6)
+            self.database.tables.locked = frozenset()
 
     async def _keep_alive(self) -> None:
         """Start the process again whenever it has died, until there is nothing left to do."""

@@ -34,6 +34,7 @@ NoetlError
 ├── EmbeddedPostgresFailed (Terminal) the private Postgres could not be started or stopped
 ├── SparkUnavailable     (Terminal)   Spark cannot be started here: no Java, or it does not come up
 ├── LedgerUnavailable    (Transient)  Postgres cannot be reached or gave no answer
+│   └── LedgerBusy       (Transient)  somebody holds a lock for long: nothing was written
 ├── AppendOverloaded     (Transient)  the append queue is full
 ├── ShardMoved           (Transient)  a shard is owned by another server, or by none yet
 ├── CollectionBusy       (Transient)  another collector of payloads is at work
@@ -241,6 +242,10 @@ class SparkUnavailable(Terminal):
 
 class LedgerUnavailable(Transient):
     code = "ledger_unavailable"
+
+
+class LedgerBusy(LedgerUnavailable):
+    code = "ledger_busy"
 
 
 class AppendOverloaded(Transient):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -152,11 +152,17 @@ class Ledger(Protocol):
         """Append the events of several callers in one commit, leaving out what is already stored.
 
         Raises TransitionConflict on a concurrent duplicate (nothing was written; try again), EnvelopeInvalid when
-        the database refuses a row, LedgerUnavailable when the outcome is unknown."""
+        the database refuses a row, LedgerUnavailable when the outcome is unknown, LedgerBusy when somebody held a lock
+        for too long (nothing was written)."""
         ...
 
     async def advance(self, advance: Advance) -> frozenset[int]:
-        """Commit a decision.  Returns the shards whose fence held; nothing is written for the others."""
+        """Commit a decision.  Returns the shards whose fence held; nothing is written for the others.  Raises as
+        `append` does."""
+        ...
+
+    async def locked(self, shards: Collection[int]) -> frozenset[int]:
+        """Those of the shards that nobody can write to now, because somebody holds a lock on them."""
         ...
 
     async def read_execution(

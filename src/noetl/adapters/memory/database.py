@@ -3,13 +3,13 @@ applied whole, or it raises and nothing has changed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
-from noetl.core.errors import EnvelopeInvalid, TransitionConflict
+from noetl.core.errors import EnvelopeInvalid, LedgerBusy, TransitionConflict
 from noetl.core.event import Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
@@ -26,6 +26,7 @@ class MemoryDatabase:
         self.clock = clock
         self.tables = Tables(
             heads={shard: ShardHead(shard, 1, 0, 0) for shard in range(shard_count)},
+            locked=frozenset(),
             shards={shard: [] for shard in range(shard_count)},
         )
         # Called after every commit with the new rows: a checker sees each of them and not only the end.
@@ -43,6 +44,7 @@ class MemoryDatabase:
     def append(self, offers: Sequence[Offer]) -> AppendOutcome:
         """Append what is new of every offer, leaving out what is stored; an offer is refused as a whole."""
         heads = self.tables.heads
+        self._refuse_locked(offer.shard_id for offer in offers)
         for offer in offers:
             if offer.shard_id not in heads:
                 raise EnvelopeInvalid(f"there is no shard {offer.shard_id}: nothing was appended to it")
@@ -94,6 +96,7 @@ class MemoryDatabase:
 
     def advance(self, advance: Advance) -> frozenset[int]:
         """Commit a decision for the shards whose fence holds."""
+        self._refuse_locked(fence.shard_id for fence in advance.fences)
         held = frozenset(fence.shard_id for fence in advance.fences if self.holds(fence))
         fresh = [sealed for sealed in advance.events if sealed.event.shard_id in held]
         self._check_new(fresh)
@@ -117,6 +120,10 @@ class MemoryDatabase:
         derive(self.tables, advance, held, now=self.clock.now())
         self._observe(rows)
         return held
+
+    def _refuse_locked(self, shards: Iterable[int]) -> None:
+        if not self.tables.locked.isdisjoint(shards):
+            raise LedgerBusy("somebody holds a lock on a shard")
 
     def holds(self, fence: Fence) -> bool:
         """The right owner, who has seen every event."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults
@@ -21,6 +21,9 @@ class MemoryLedger:
 
     async def advance(self, advance: Advance) -> frozenset[int]:
         return await self._faults.around("advance", lambda: self._database.advance(advance))
+
+    async def locked(self, shards: Collection[int]) -> frozenset[int]:
+        return await self._faults.around("locked", lambda: self._database.tables.locked & frozenset(shards))
 
     async def read_execution(self, execution_id: int, *, after_position: int = 0, limit: int = 10_000) -> list[Event]:
         def read() -> list[Event]:

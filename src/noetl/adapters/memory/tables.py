@@ -89,6 +89,8 @@ class Tables:
     """Everything that a committed statement leaves behind."""
 
     heads: dict[int, ShardHead]
+    locked: frozenset[int]
+    """Shards that somebody outside holds a lock on."""
     shards: dict[int, list[StoredEvent]]
     events: dict[int, list[StoredEvent]] = field(default_factory=dict)
     transitions: dict[tuple[int, str], StoredEvent] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from noetl.adapters.postgres.advance import payload_columns, statement_of
 from noetl.adapters.postgres.pool import Reader, Writer
@@ -103,6 +103,11 @@ class PostgresLedger:
         point("server.advanced")
         self._measure(advance.events)
         return frozenset(row["shard_id"] for row in rows)
+
+    async def locked(self, shards: Collection[int]) -> frozenset[int]:
+        asked = sorted(shards)
+        rows = await self._reader.fetch(query("serving.sql", "free_shards"), shards=asked)
+        return frozenset(asked) - {row["shard_id"] for row in rows}
 
     def _measure(self, events: Iterable[Sealed]) -> None:
         for sealed in events:

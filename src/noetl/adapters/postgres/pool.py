@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from noetl.adapters.postgres.statements import Statement
-from noetl.core.errors import EnvelopeInvalid, LedgerUnavailable, TransitionConflict
+from noetl.core.errors import EnvelopeInvalid, LedgerBusy, LedgerUnavailable, TransitionConflict
 
 # Generic plans, made once: the hot statements find rows by index whatever the statistics of a young table say.
 _WRITER_SETTINGS = {
@@ -52,6 +52,8 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.ProgramLimitExceededError,
     ) as error:
         raise EnvelopeInvalid(f"the ledger refused a row: {error}", event_id=_refused_event(error)) from error
+    except asyncpg.LockNotAvailableError as error:
+        raise LedgerBusy(f"Postgres gave no lock in time: {error}") from error
     except (
         OSError,
         TimeoutError,
@@ -59,7 +61,6 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.PostgresConnectionError,
         asyncpg.OperatorInterventionError,
         asyncpg.TransactionRollbackError,
-        asyncpg.LockNotAvailableError,
         asyncpg.InsufficientResourcesError,
         asyncpg.InvalidCatalogNameError,
     ) as error:

@@ -50,6 +50,7 @@ EVENTS: Mapping[str, str] = {
     "session.registered": "A worker has a session.",
     "shards.handed_over": "Shards were let go for other servers.",
     "shards.lost": "Shards belong to other servers now.",
+    "shards.locked": "Somebody outside holds a lock on shards: what is about them waits, nothing else does.",
     "shards.taken": "Shards were taken over, and their executions resumed.",
     "snapshots.refused": "Snapshots could not be kept; recovery folds more instead.",
     "snapshots.unavailable": "Snapshots wait for the database.",

@@ -18,16 +18,15 @@ from noetl.core.errors import (
     ExecutionClosed,
     ExecutionUnknown,
     LeaseLost,
-    LedgerCorrupt,
+    LedgerBusy,
     LedgerUnavailable,
     NoetlError,
     Terminal,
     TransitionConflict,
 )
-from noetl.core.event import Event
 from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
-from noetl.engine.children.inputs import ChildSource, ChildStartInput, look_around
+from noetl.engine.children.inputs import ChildSource, ChildStartInput
 from noetl.engine.control.batch import Batch
 from noetl.engine.control.facts import check_context
 from noetl.engine.control.inputs import (
@@ -40,14 +39,16 @@ from noetl.engine.control.inputs import (
     Turn,
 )
 from noetl.engine.control.parts import ControlParts
-from noetl.engine.control.reconcile import reconcile
-from noetl.engine.control.states import Held, folded, is_only_system, undecided_events
+from noetl.engine.control.reconcile import applied
+from noetl.engine.control.states import Held, is_only_system
+from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.neighbours import Neighbours
 from noetl.engine.sharing.places import ShardsOf
-from noetl.engine.sharing.waiting import RETRY_SECONDS, Waiting, is_recorded, patiently, unheard
+from noetl.engine.sharing.undecided import Undecided
+from noetl.engine.sharing.waiting import RETRY_SECONDS, Waiting, apart, is_recorded, one_each, patiently, unheard
 from noetl.points import point
 from noetl.ports.ledger import ShardHead
-from noetl.ports.session import Fact
+from noetl.ports.session import Fact, Stop
 
 BATCH_INPUTS_MAX = 128
 TRUST_LOOK_SECONDS = 0.05
@@ -58,6 +59,10 @@ _OF_OWNER = (RestoreInput, DecideInput, TimerInput)
 
 class _Elsewhere(Exception):
     """The shard of an input is not, or no longer, owned here."""
+
+
+class _SetAside(_Elsewhere):
+    """Somebody holds a lock on the shard of an input: it waits for that."""
 
 
 class Decider:
@@ -90,6 +95,8 @@ class Decider:
         self._inputs: deque[Waiting] = parts.counts.inputs
         self._orders: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
         self._wake = asyncio.Event()
+        self._aside = Aside(parts.ledger, self._ring)
+        self._undecided = Undecided(parts.ledger, parts.states, neighbours)
 
     # --- shards ----------------------------------------------------------------------------------------------
 
@@ -103,22 +110,25 @@ class Decider:
 
     async def adopt(self, heads: Sequence[ShardHead]) -> None:
         """Own these too, once what others left undecided in them is decided."""
-        await self._between(partial(self._adopt, heads))
+        await self._order(partial(self._adopt, heads))
 
     async def let_go(self, shards: Collection[int]) -> None:
         """Own these no more; returns when nothing of ours is under way in them."""
-        await self._between(partial(self._let_go, shards))
+        await self._order(partial(self._let_go, shards))
 
     async def catch_up(self) -> None:
         """Decide what others recorded in the owned shards."""
-        await self._between(self._catch_up)
+        await self._order(self._catch_up)
 
-    async def _between(self, order: Callable[[], Awaitable[None]]) -> None:
+    def _ring(self) -> None:
+        self._order(self._take_back)
+
+    def _order(self, order: Callable[[], Awaitable[None]]) -> asyncio.Future[None]:
         """Between two commits."""
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._orders.append((order, done))
         self._wake.set()
-        await done
+        return done
 
     async def _adopt(self, heads: Sequence[ShardHead]) -> None:
         # Whoever looked at an execution of theirs left a state here that others have moved on from.
@@ -126,7 +136,7 @@ class Decider:
         for head in heads:
             self._heads[head.shard_id] = head
         # In one commit: that of any other execution would move the mark behind which these are found.
-        await self._commit(await patiently(self._left_undecided, [head.shard_id for head in heads]))
+        await self._commit(await self._left_undecided([head.shard_id for head in heads]))
 
     async def _let_go(self, shards: Collection[int]) -> None:
         for shard_id in shards:
@@ -136,49 +146,16 @@ class Decider:
     async def _catch_up(self) -> None:
         before = dict(self._heads)
         await patiently(self._look_again)
-        moved = [shard for shard, head in self._heads.items() if head != before.get(shard)]
+        moved = [
+            shard
+            for shard, head in self._heads.items()
+            if head != before.get(shard) and shard not in self._aside.shards
+        ]
         if moved:
-            await self._commit(await patiently(self._left_undecided, moved))
+            await self._commit(await self._left_undecided(moved))
 
     async def _left_undecided(self, shards: Iterable[int]) -> list[Waiting]:
-        """What others recorded in these shards and nobody decided, as inputs: what is known up to there goes on from
-        what is known, anything else is restored."""
-        undecided: dict[int, list[Event]] = {}
-        for shard_id in shards:
-            for event in await undecided_events(self._ledger, self._heads[shard_id]):
-                undecided.setdefault(event.execution_id, []).append(event)
-        found: list[Input] = []
-        unknown: dict[int, list[Event]] = {}
-        for execution_id, events in undecided.items():
-            held = self._states.cached(execution_id)
-            if self._can_go_on(execution_id, held, events):
-                before = held.state if held is not None else None
-                found.append(DecideInput(execution_id=execution_id, undecided=tuple(events), before=before))
-            else:
-                self._states.drop(execution_id)
-                unknown[execution_id] = events
-        away = await self._elsewhere({events[0].shard_id for events in unknown.values()})
-        found += (
-            RestoreInput(execution_id=one, undecided=tuple(events), elsewhere=away.get(one, frozenset()))
-            for one, events in unknown.items()
-        )
-        return [unheard(one) for one in found]
-
-    def _can_go_on(self, execution_id: int, held: Held | None, events: Sequence[Event]) -> bool:
-        """Fold what others recorded into what is known.  All of a batch is known before any of it is decided: what one
-        execution causes in another must find it as it is."""
-        if events[0].stream_version != (held.state.version if held is not None else 0) + 1:
-            return False
-        try:
-            after = folded(held, events)
-        except Terminal:
-            return False  # refused when it is looked at alone
-        assert after is not None
-        self._states.keep(execution_id, after)
-        return True
-
-    async def _elsewhere(self, shards: Collection[int]) -> Mapping[int, frozenset[tuple[str, int]]]:
-        return await self._neighbours.elsewhere(shards) if self._neighbours is not None and shards else {}
+        return await patiently(self._undecided.inputs, [self._heads[shard_id] for shard_id in shards])
 
     # --- inputs ----------------------------------------------------------------------------------------------
 
@@ -187,8 +164,9 @@ class Decider:
         recorded.
 
         Facts are bounded by the slots; new executions are refused when too much waits already."""
-        if isinstance(one, StartInput) and len(self._inputs) >= DECIDE_INPUTS_WAITING_MAX:
-            raise AppendOverloaded(f"{len(self._inputs)} inputs are waiting to be decided: try again later")
+        waiting = len(self._inputs) + len(self._aside)
+        if isinstance(one, StartInput) and waiting >= DECIDE_INPUTS_WAITING_MAX:
+            raise AppendOverloaded(f"{waiting} inputs are waiting to be decided: try again later")
         if self._neighbours is not None and not self._neighbours.is_alone:
             shard_id = await self._shards_of.find(one)
             if shard_id is not None and shard_id not in self._heads:
@@ -239,18 +217,15 @@ class Decider:
                 self._sessions.announce(delivery.session_id, delivery.message)
             try:
                 held = await self._ledger.advance(advance)
+            except LedgerBusy:
+                self._release(batch)
+                taken = await self._set_aside(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             except LedgerUnavailable as error:
                 self._counts.unknown += 1
                 log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
                 taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
             except (TransitionConflict, EnvelopeInvalid) as error:
-                self._counts.conflicts += 1
-                self._release(batch)
-                if len(taken) == 1:
-                    taken[0].refuse(error)
-                    return
-                for part in _apart(taken):
-                    await self._commit(part)
+                await self._take_apart(batch, taken, error)
                 return
             else:
                 if held >= batch.shards:
@@ -273,6 +248,8 @@ class Decider:
         for waiting in taken:
             try:
                 refusal = await self._try(batch, waiting, now)
+            except _SetAside:
+                continue
             except _Elsewhere:
                 self._pass_on(waiting)
                 continue
@@ -310,10 +287,13 @@ class Decider:
         if shard_id not in self._heads:
             self._states.drop(waiting.input.execution_id)
             raise _Elsewhere
+        if shard_id in self._aside.shards:
+            self._aside.put(shard_id, waiting)
+            raise _SetAside
         mark = batch.mark()
         backlog = self._sessions.pools.backlog
         turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, backlog=backlog)
-        refusal = _applied(waiting.input, turn, held)
+        refusal = applied(waiting.input, turn, held)
         if refusal is not None:
             for delivery in batch.roll_back(mark):
                 self._sessions.unreserve(delivery.session_id)
@@ -390,6 +370,16 @@ class Decider:
         for delivery in batch.deliveries:
             self._sessions.withdraw(delivery.session_id, delivery.message)
 
+    async def _take_apart(self, batch: Batch, taken: list[Waiting], error: NoetlError) -> None:
+        """The database refuses something of a batch: only that is refused."""
+        self._counts.conflicts += 1
+        self._release(batch)
+        if len(taken) == 1:
+            taken[0].refuse(error)
+            return
+        for part in apart(taken):
+            await self._commit(part)
+
     async def _recover(self, batch: Batch, taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
         """Forget what was assumed and read again what is true, however long that takes.
 
@@ -402,9 +392,13 @@ class Decider:
         for waiting in taken:
             waiting.is_uncertain = True
         await asyncio.sleep(wait_seconds)
+        return await self._read_again(taken, uncertain, batch.stops)
+
+    async def _read_again(self, taken: list[Waiting], uncertain: set[int], stops: Sequence[Stop]) -> list[Waiting]:
         await patiently(self._look_again)
-        found = {one.input.execution_id: one.input for one in await patiently(self._left_undecided, list(self._heads))}
-        away = await patiently(self._elsewhere, list(self._heads))
+        free = [shard_id for shard_id in self._heads if shard_id not in self._aside.shards]
+        found = {one.input.execution_id: one.input for one in await self._left_undecided(free)}
+        away = await patiently(self._undecided.elsewhere, list(self._heads))
         # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
         self._watchers.notify(uncertain, uncertain)
         for execution_id in sorted(uncertain):
@@ -412,7 +406,7 @@ class Decider:
             found[execution_id] = RestoreInput(
                 execution_id=execution_id,
                 undecided=known.undecided if isinstance(known, RestoreInput | DecideInput) else (),
-                stops=tuple(stop for stop in batch.stops if stop.execution_id == execution_id),
+                stops=tuple(stop for stop in stops if stop.execution_id == execution_id),
                 elsewhere=away.get(execution_id, frozenset()),
             )
         for waiting in taken:
@@ -420,6 +414,32 @@ class Decider:
             if isinstance(waiting.input, RestoreInput | DecideInput):
                 waiting.input = found.pop(waiting.input.execution_id, waiting.input)
         return [unheard(found[execution_id]) for execution_id in sorted(found)]
+
+    async def _set_aside(self, batch: Batch, taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
+        """Nothing was written, because somebody holds a lock: what is about their shards waits for them, and nothing
+        else does.  Returns the rest."""
+        locked = await patiently(self._ledger.locked, batch.shards)
+        log.warning("shards locked", extra={"event": "shards.locked", "reason": ", ".join(map(str, sorted(locked)))})
+        if not locked:
+            await asyncio.sleep(wait_seconds)
+        rest = []
+        for waiting in taken:
+            held = batch.states.get(waiting.input.execution_id)
+            if held is not None and held.shard_id in locked:
+                self._aside.put(held.shard_id, waiting)
+            else:
+                rest.append(waiting)
+        return rest
+
+    async def _take_back(self) -> None:
+        """Go on in shards that were locked, with what others recorded there meanwhile.  All of it is one commit, as
+        when a shard is adopted."""
+        taken, stops = one_each(await self._aside.freed())
+        executions = {waiting.input.execution_id for waiting in taken}
+        for execution_id in executions:
+            self._states.drop(execution_id)
+        if taken:
+            await self._commit(taken + await self._read_again(taken, executions, stops))
 
     async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
         """Whether shards have only grown by checkpoints.  These come every second: to forget the states of everything
@@ -443,47 +463,6 @@ class Decider:
         if lost:
             log.warning("shards lost", extra={"event": "shards.lost", "reason": ", ".join(map(str, lost))})
             await self._let_go(lost)
-
-
-def _apart(taken: Sequence[Waiting]) -> list[list[Waiting]]:
-    """Smaller commits for inputs that are refused together.  What others recorded goes first and stays together as long
-    as there is anything else: any other commit moves the mark behind which it would be found again."""
-    recorded = [waiting for waiting in taken if getattr(waiting.input, "undecided", ())]
-    rest = [waiting for waiting in taken if not getattr(waiting.input, "undecided", ())]
-    if recorded and rest:
-        return [recorded, *([waiting] for waiting in rest)]
-    return [[waiting] for waiting in taken]
-
-
-def supervised(one: Input, work: Callable[[], None]) -> NoetlError | None:
-    """Why an input was refused.  A defect of ours stops its execution and nobody else."""
-    try:
-        work()
-    except NoetlError as error:
-        return error
-    except Exception as error:  # task supervision: the decider must outlive what it cannot decide
-        about = {"event": "execution.quarantined", "execution_id": one.execution_id}
-        log.exception("an execution cannot be decided", extra=about)
-        return LedgerCorrupt(f"execution {one.execution_id} cannot be decided: {error!r}")
-    return None
-
-
-def _applied(one: Input, turn: Turn, held: Held | None) -> NoetlError | None:
-    """Apply one input with all that follows for queue, timers and sessions; returns why it was refused."""
-
-    def work() -> None:
-        one.apply(turn, held)
-        after = turn.batch.states.get(one.execution_id)
-        if after is not None:
-            before = one.before if isinstance(one, DecideInput) else held.state if held else None
-            reconcile(turn.batch, before, after.state, after.shard_id)
-            if isinstance(one, RestoreInput):
-                look_around(turn.batch, after.state)
-        born = turn.batch.states.get(one.child_id or 0) if isinstance(one, ChildStartInput) else None
-        if born is not None:
-            reconcile(turn.batch, None, born.state, born.shard_id)
-
-    return supervised(one, work)
 
 
 def _owner(one: Input, held: Held | None) -> tuple[str, str]:

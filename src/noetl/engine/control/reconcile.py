@@ -3,11 +3,37 @@ decision has to remember to clean up."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+
+from noetl.core.errors import LedgerCorrupt, NoetlError
 from noetl.core.execution.children import TIMEOUT
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState
-from noetl.engine.children.inputs import ChildEndedInput, cancelled_by
+from noetl.engine.children.inputs import ChildEndedInput, ChildStartInput, cancelled_by, look_around
 from noetl.engine.control.batch import Batch
+from noetl.engine.control.inputs import DecideInput, Input, RestoreInput, Turn
+from noetl.engine.control.states import Held
 from noetl.ports.session import Stop
+
+log = logging.getLogger("noetl.decider")
+
+
+def applied(one: Input, turn: Turn, held: Held | None) -> NoetlError | None:
+    """Apply one input with all that follows for queue, timers and sessions; returns why it was refused."""
+
+    def work() -> None:
+        one.apply(turn, held)
+        after = turn.batch.states.get(one.execution_id)
+        if after is not None:
+            before = one.before if isinstance(one, DecideInput) else held.state if held else None
+            reconcile(turn.batch, before, after.state, after.shard_id)
+            if isinstance(one, RestoreInput):
+                look_around(turn.batch, after.state)
+        born = turn.batch.states.get(one.child_id or 0) if isinstance(one, ChildStartInput) else None
+        if born is not None:
+            reconcile(turn.batch, None, born.state, born.shard_id)
+
+    return supervised(one, work)
 
 
 def reconcile(batch: Batch, before: ExecutionState | None, after: ExecutionState, shard_id: int) -> None:
@@ -86,3 +112,16 @@ def _is_left(command: Command | None) -> bool:
 
 def _stop(execution_id: int, command: Command, *, drain: bool = False) -> Stop:
     return Stop(execution_id, command.command_id, command.attempt, drain)
+
+
+def supervised(one: Input, work: Callable[[], None]) -> NoetlError | None:
+    """Why an input was refused.  A defect of ours stops its execution and nobody else."""
+    try:
+        work()
+    except NoetlError as error:
+        return error
+    except Exception as error:  # task supervision: the decider must outlive what it cannot decide
+        about = {"event": "execution.quarantined", "execution_id": one.execution_id}
+        log.exception("an execution cannot be decided", extra=about)
+        return LedgerCorrupt(f"execution {one.execution_id} cannot be decided: {error!r}")
+    return None

@@ -15,6 +15,7 @@ from functools import partial
 
 from noetl.core.errors import (
     EnvelopeInvalid,
+    LedgerBusy,
     LedgerUnavailable,
     NoetlError,
     ShardMoved,
@@ -23,10 +24,11 @@ from noetl.core.errors import (
 )
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.engine.control.batch import Batch, Delivery
-from noetl.engine.control.decider import supervised
 from noetl.engine.control.inputs import Input, RecordingTurn, StartInput
 from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.reconcile import supervised
 from noetl.engine.control.states import PAGE_EVENTS, Held, folded
+from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.waiting import RETRY_SECONDS, Waiting, is_recorded, patiently
 from noetl.ports.ledger import AppendOutcome, Ledger, Offer, ShardHead
 from noetl.ports.queue import Queue, Taken
@@ -50,17 +52,21 @@ class _Entry:
     taken: set[tuple[int, str]] = field(default_factory=set)
 
     @property
+    def shard_id(self) -> int:
+        assert self.held is not None
+        return self.held.shard_id
+
+    @property
     def deliveries(self) -> list[Delivery]:
         return self.batch.deliveries if self.batch is not None else []
 
     def offer(self) -> Offer:
         assert self.batch is not None
-        assert self.held is not None
         first: dict[int, int] = {}
         for sealed in self.batch.events:
             first.setdefault(sealed.event.execution_id, sealed.event.stream_version - 1)
         return Offer(
-            shard_id=self.held.shard_id,
+            shard_id=self.shard_id,
             events=self.batch.events,
             payloads=self.batch.payloads,
             expected_versions=first,
@@ -85,6 +91,8 @@ class Recorder:
         self._known: OrderedDict[int, Held] = OrderedDict()
         self._inputs: deque[Waiting] = deque()
         self._wake = asyncio.Event()
+        self._aside = Aside(ledger, self._ring)
+        self._is_rung = False
 
     async def tell(self, one: Input) -> None:
         """Record one input; returns when it is in the ledger."""
@@ -96,11 +104,18 @@ class Recorder:
         self._inputs.append(waiting)
         self._wake.set()
 
+    def _ring(self) -> None:
+        self._is_rung = True
+        self._wake.set()
+
     async def run(self) -> None:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            while self._inputs:
+            while self._inputs or self._is_rung:
+                if self._is_rung:
+                    self._is_rung = False
+                    self._inputs.extend(await self._aside.freed())
                 count = min(len(self._inputs), INPUTS_AT_ONCE)
                 await self._record([self._inputs.popleft() for _ in range(count)])
 
@@ -125,6 +140,8 @@ class Recorder:
         """Returns what must be tried again."""
         try:
             outcome = await self._ledger.append([entry.offer() for entry in entries])
+        except LedgerBusy:
+            return await self._set_aside(entries, wait_seconds)
         except LedgerUnavailable as error:
             log.warning("append outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
             again = await self._undo(entries)
@@ -147,6 +164,22 @@ class Recorder:
             if entry not in behind:
                 self._done(entry)
         return await self._undo(behind)
+
+    async def _set_aside(self, entries: list[_Entry], wait_seconds: float) -> list[Waiting]:
+        """Nothing was written, because somebody holds a lock: what is about their shards waits for them, and nothing
+        else does."""
+        locked = await patiently(self._ledger.locked, {entry.shard_id for entry in entries})
+        log.warning("shards locked", extra={"event": "shards.locked", "reason": ", ".join(map(str, sorted(locked)))})
+        if not locked:
+            await asyncio.sleep(wait_seconds)
+        again = []
+        for entry in entries:
+            waiting = await self._undo([entry])
+            if entry.shard_id in locked:
+                self._aside.put(entry.shard_id, *waiting)
+            else:
+                again += waiting
+        return again
 
     def _done(self, entry: _Entry) -> None:
         self._counts.recorded += len(entry.kept)
@@ -184,7 +217,9 @@ class Recorder:
         entries = list(grouped.values())
         await asyncio.gather(*(self._load(entry) for entry in entries))
         for entry in entries:
-            if entry.held is not None:
+            if entry.held is not None and entry.shard_id in self._aside.shards:
+                self._aside.put(entry.shard_id, *entry.waiting)
+            elif entry.held is not None:
                 await self._apply(entry)
         return entries
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import ParamSpec, TypeVar
@@ -12,8 +12,9 @@ from typing import ParamSpec, TypeVar
 from noetl.core import kinds
 from noetl.core.errors import LedgerUnavailable, NoetlError
 from noetl.engine.children.inputs import CHILD_REPORTED, ChildStartInput
-from noetl.engine.control.inputs import CancelInput, FactInput, Input, StartInput
+from noetl.engine.control.inputs import CancelInput, DecideInput, FactInput, Input, RestoreInput, StartInput
 from noetl.ports.ledger import Ledger
+from noetl.ports.session import Stop
 
 RETRY_SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0)
 log = logging.getLogger("noetl.decider")
@@ -74,3 +75,31 @@ async def is_recorded(ledger: Ledger, one: Input) -> bool:
         and event.meta.get("n") == one.fact.meta.get("n", event.meta.get("n"))
         for event in events
     )
+
+
+def apart(taken: Sequence[Waiting]) -> list[list[Waiting]]:
+    """Smaller commits for inputs that are refused together.  What others recorded goes first and stays together as long
+    as there is anything else: any other commit moves the mark behind which it would be found again."""
+    recorded = [waiting for waiting in taken if getattr(waiting.input, "undecided", ())]
+    rest = [waiting for waiting in taken if not getattr(waiting.input, "undecided", ())]
+    if recorded and rest:
+        return [recorded, *([waiting] for waiting in rest)]
+    return [[waiting] for waiting in taken]
+
+
+def one_each(taken: Sequence[Waiting]) -> tuple[list[Waiting], list[Stop]]:
+    """Of inputs that bring an execution up to what is recorded the first one only, since it will be made anew; and what
+    all of them had to stop."""
+    kept: list[Waiting] = []
+    known: set[int] = set()
+    stops: list[Stop] = []
+    for waiting in taken:
+        if isinstance(waiting.input, RestoreInput):
+            stops += waiting.input.stops
+        if isinstance(waiting.input, RestoreInput | DecideInput):
+            if waiting.input.execution_id in known:
+                waiting.succeed()
+                continue
+            known.add(waiting.input.execution_id)
+        kept.append(waiting)
+    return kept, stops

@@ -183,5 +183,10 @@ SELECT command_id, attempt FROM noetl.command
 WHERE execution_id = :execution_id::bigint AND session_id IS NULL AND available_at <= clock_timestamp()
 ORDER BY command_id
 
+-- name: free_shards
+-- The rows that can be locked now; they are given back with the end of the statement.
+SELECT shard_id FROM noetl.execution_shard WHERE shard_id = ANY (:shards::integer[])
+ORDER BY shard_id FOR NO KEY UPDATE SKIP LOCKED
+
 -- name: shard_of
 SELECT shard_id FROM noetl.stream WHERE execution_id = :execution_id::bigint

@@ -1,0 +1,73 @@
+"""Somebody outside holds the row of a shard in an open transaction: what is in that shard waits, nothing else does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from noetl.adapters.postgres.ledger import PostgresLedger
+from noetl.adapters.postgres.pool import Reader, Writer
+from noetl.core.execution.state import Status
+from tests.support.aio import asynchronous
+from tests.support.databases import connected, fresh_database
+from tests.support.engine import running_engine
+
+LOOP = """
+workflow:
+  - step: begin
+    loop: {in: [1, 2, 3], iterator: n, spec: {mode: parallel, max_in_flight: 3}}
+    tool: {kind: noop, result: "{{ n }}"}
+"""
+EXECUTIONS = 24
+
+
+@pytest.fixture
+def address() -> str:
+    return fresh_database()
+
+
+@asynccontextmanager
+async def holding(address: str, shard_id: int) -> AsyncIterator[None]:
+    async with connected(address) as intruder, intruder.transaction():
+        await intruder.execute("UPDATE noetl.execution_shard SET updated_at = now() WHERE shard_id = $1", shard_id)
+        yield
+
+
+@asynchronous
+async def test_only_the_executions_of_the_locked_shard_wait(address: str, tmp_path: Path) -> None:
+    async with running_engine(address, tmp_path, {"NOETL_SHARD_COUNT": "3"}) as running:
+        first = await running.run(LOOP)
+        shard_id = first.events[0].shard_id
+        async with holding(address, shard_id):
+            asked = [asyncio.ensure_future(running.start(LOOP)) for _ in range(EXECUTIONS)]
+            # Those of other shards come to their end while the lock is held: it is given up behind this line only.
+            done, waiting = await asyncio.wait(asked, timeout=3.0)
+            elsewhere = [task.result() for task in done]
+            told = [await running.finish(execution_id) for execution_id in elsewhere]
+            assert told
+            assert all(one.events[0].shard_id != shard_id for one in told)
+            assert waiting, "somebody must have waited for the locked shard, or this shows nothing"
+        told += [await running.finish(await task) for task in waiting]
+        assert len(told) == EXECUTIONS
+        assert {one.state.status for one in told} == {Status.COMPLETED}
+        assert all(one.events[0].shard_id == shard_id for one in told[-len(waiting) :])
+
+
+@asynchronous
+async def test_who_holds_a_shard_can_be_asked(address: str) -> None:
+    writer, reader = Writer(address), Reader(address, size_max=2)
+    await reader.open()
+    try:
+        ledger = PostgresLedger(writer, reader)
+        assert await ledger.locked([1, 2, 3]) == frozenset()
+        async with holding(address, 2):
+            assert await ledger.locked([1, 2, 3]) == {2}
+            assert await ledger.locked([1, 3]) == frozenset()
+        assert await ledger.locked([1, 2, 3]) == frozenset()
+    finally:
+        await writer.close()
+        await reader.close()
