@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from typing import Any
 
 import pytest
 
+from noetl.core.errors import ExecutionUnknown, NotShownYet
 from noetl.core.event import Event
 from noetl.engine.control.states import States
 from noetl.engine.projecting.rows import execution_row
+from noetl.engine.projecting.status import StatusService
 from noetl.ports.ledger import ExecutionRow
 from noetl.ports.projections import Member, Move, ProjectionShard, Unreadable
 from tests.support.aio import asynchronous
@@ -25,6 +28,7 @@ from tests.support.projecting import (
 )
 
 OWNER = {"tenant_id": TENANT, "organization_id": ORGANIZATION}
+STRANGER = {"tenant_id": "another", "organization_id": "another"}
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +236,23 @@ async def test_a_rebuilt_shard_begins_at_its_first_event_without_rows(projecting
         rebuilt = await p.projections.rebuild(shards[10], incarnation=new)
         assert rebuilt == shards[10]._replace(position=0, incarnation=new)
         assert await p.views.find(row.execution_id, **OWNER) is None
+        assert await p.views.is_recorded(row.execution_id, **OWNER)
+        assert not await p.views.is_recorded(row.execution_id, **STRANGER)
+        assert not await p.views.is_recorded(row.execution_id + 1, **OWNER)
         assert await p.views.find(other.execution_id, **OWNER) is not None
+
+
+@asynchronous
+async def test_an_execution_that_is_recorded_and_not_shown_is_not_unknown(projecting: OpenProjecting) -> None:
+    async with projecting() as p:
+        row, _ = await row_of(p, 10)
+        unused: Any = None
+        status = StatusService(p.views, unused, watched=unused, feed=unused, clock=unused)
+        with pytest.raises(NotShownYet, match=str(row.execution_id)):
+            await status.find(row.execution_id, **OWNER)
+        for execution_id, owner in ((row.execution_id + 1, OWNER), (row.execution_id, STRANGER)):
+            with pytest.raises(ExecutionUnknown):
+                await status.find(execution_id, **owner)
 
 
 # --- quarantine --------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ NoetlError
 │   └── LedgerBusy       (Transient)  somebody holds a lock for long: nothing was written
 ├── AppendOverloaded     (Transient)  the append queue is full
 ├── ShardMoved           (Transient)  a shard is owned by another server, or by none yet
+├── NotShownYet          (Transient)  an execution is recorded, and what is shown of it is being made again
 ├── CollectionBusy       (Transient)  another collector of payloads is at work
 ├── HostUnavailable      (Transient)  the host process does not answer
 ├── StoreUnavailable     (Transient)  a payload store does not answer, or has trouble of its own
@@ -250,6 +251,10 @@ class LedgerBusy(LedgerUnavailable):
 
 class AppendOverloaded(Transient):
     code = "append_overloaded"
+
+
+class NotShownYet(Transient):
+    code = "not_shown_yet"
 
 
 class ShardMoved(Transient):

@@ -171,6 +171,10 @@ class ExecutionViews(Protocol):
 
     async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ShownExecution | None: ...
 
+    async def is_recorded(self, execution_id: int, *, tenant_id: str, organization_id: str) -> bool:
+        """Whether the ledger has such an execution, shown or not."""
+        ...
+
     async def positions(self, execution_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
         """How far the rows of these executions are, and their status."""
         ...

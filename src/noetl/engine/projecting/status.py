@@ -3,8 +3,9 @@ same row, so they never disagree."""
 
 from __future__ import annotations
 
-from noetl.core.errors import ExecutionUnknown
+from noetl.core.errors import ExecutionUnknown, NotShownYet
 from noetl.core.execution.state import Status
+from noetl.core.ids import is_system
 from noetl.engine.projecting.feed import Feed
 from noetl.engine.projecting.watching import Watched
 from noetl.ports.clock import Clock
@@ -28,9 +29,13 @@ class StatusService:
         self._clock = clock
 
     async def find(self, execution_id: int, *, tenant_id: str, organization_id: str) -> ShownExecution:
-        """The projection of an execution; those of other tenants do not exist."""
-        found = await self._views.find(execution_id, tenant_id=tenant_id, organization_id=organization_id)
+        """The projection of an execution; those of other tenants do not exist.  Raises NotShownYet for one that exists
+        while its projection is being made again: to say that it does not exist would be a lie."""
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        found = await self._views.find(execution_id, **owner)
         if found is None:
+            if not is_system(execution_id) and await self._views.is_recorded(execution_id, **owner):
+                raise NotShownYet(f"execution {execution_id} is recorded and not shown yet: try again in a moment")
             raise ExecutionUnknown(f"there is no execution {execution_id}")
         return found
 

@@ -50,6 +50,14 @@ class MemoryExecutionViews:
 
         return await self._faults.around("shown_execution", read)
 
+    async def is_recorded(self, execution_id: int, *, tenant_id: str, organization_id: str) -> bool:
+        def read() -> bool:
+            rows = self._database.tables.events.get(execution_id, [])
+            owners = [(event.tenant_id, event.organization_id) for event in map(event_of, rows[:1])]
+            return owners == [(tenant_id, organization_id)]
+
+        return await self._faults.around("is_recorded", read)
+
     async def positions(self, execution_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
         def read() -> dict[int, tuple[int, str]]:
             tables = self._database.tables

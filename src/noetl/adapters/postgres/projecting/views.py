@@ -30,6 +30,15 @@ class PostgresExecutionViews:
         values["ended_at"] = iso(values["ended_at"]) if values["ended_at"] else None
         return ShownExecution(row=ExecutionRow(**values), watermark=watermark)
 
+    async def is_recorded(self, execution_id: int, *, tenant_id: str, organization_id: str) -> bool:
+        rows = await self._reader.fetch(
+            query("projecting.sql", "is_recorded"),
+            execution_id=execution_id,
+            tenant_id=tenant_id,
+            organization_id=organization_id,
+        )
+        return bool(rows)
+
     async def positions(self, execution_ids: Sequence[int]) -> dict[int, tuple[int, str]]:
         rows = await self._reader.fetch(query("projecting.sql", "shown_positions"), execution_ids=list(execution_ids))
         return {row["execution_id"]: (row["position"], row["status"]) for row in rows}

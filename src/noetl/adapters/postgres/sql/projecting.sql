@@ -203,6 +203,11 @@ LEFT JOIN noetl.projection_checkpoint AS c ON c.shard_id = e.shard_id
 WHERE e.execution_id = :execution_id::bigint AND e.tenant_id = :tenant_id::text
   AND e.organization_id = :organization_id::text
 
+-- name: is_recorded
+SELECT 1 FROM noetl.stream AS s
+WHERE s.execution_id = :execution_id::bigint AND s.tenant_id = :tenant_id::text
+  AND s.organization_id = :organization_id::text
+
 -- name: shown_positions
 SELECT e.execution_id, greatest(e.applied_position, coalesce(c.position, 0)) AS position, e.status
 FROM unnest(:execution_ids::bigint[]) AS t(execution_id)
