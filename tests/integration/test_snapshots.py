@@ -17,7 +17,7 @@ from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.queue import PostgresExecutions
 from noetl.adapters.postgres.statements import query
 from noetl.adapters.system.background import ThreadBackground
-from noetl.core import kinds
+from noetl.core import kinds, limits
 from noetl.core.errors import ExecutionUnknown, SchemaOutdated
 from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
@@ -138,6 +138,22 @@ async def test_of_a_short_execution_nobody_asks_for_a_snapshot(address: str) -> 
         state = await long_execution(d, snapshotter, 40)
         held = await States(d.ledger, Untouchable()).fold(state.execution_id)
         assert held.state == state
+
+
+@asynchronous
+async def test_rows_of_checkpoints_do_not_grow_with_the_ledger(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CHECKPOINT_ROWS_MAX", 3)
+    async with postgres_durable(address) as d:
+        lease, checkpointer = await d.lease(), d.checkpointer()
+        for _ in range(7):
+            event = d.make.initialized(d.make.execution_id())
+            await d.ledger.append([offer(2, event)])
+            (stored,) = await d.ledger.read_execution(event.execution_id)
+            await d.apply(2, stored.position, stored.event_id)
+            assert await checkpointer.look(lease) == {2}
+        rows = await sql(address, "SELECT epoch FROM noetl.checkpoint ORDER BY epoch")
+        assert [row["epoch"] for row in rows] == [5, 6, 7]
+        assert len(await d.ledger.read_execution(system_execution_of(2))) == 7
 
 
 @asynchronous

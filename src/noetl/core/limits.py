@@ -354,3 +354,5 @@ SOURCE_HTTP_PARTITIONS = 8
 SOURCE_HTTP_RETRIES = 5
 SOURCE_HTTP_WAIT_SECONDS_MAX = 120.0
 SOURCE_HTTP_SECONDS_MAX = 300.0
+CHECKPOINT_ROWS_MAX = 1_000
+"""Checkpoints of a shard that have a row.  Each of them stays an event."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
+from noetl.core import limits
 from noetl.core.errors import EnvelopeInvalid, LedgerBusy, TransitionConflict
 from noetl.core.event import Sealed
 from noetl.core.kinds import KINDS
@@ -146,7 +147,8 @@ class MemoryDatabase:
             self.tables.heads[one.shard_id] = replace(
                 head, next_position=head.next_position + 1, decided_position=decided
             )
-            self.tables.checkpoints.setdefault(one.event.event.execution_id, []).append(one)
+            kept = [*self.tables.checkpoints.get(one.event.event.execution_id, []), one]
+            self.tables.checkpoints[one.event.event.execution_id] = kept[-limits.CHECKPOINT_ROWS_MAX :]
         self._observe(rows)
 
     # --- both --------------------------------------------------------------------------------------------

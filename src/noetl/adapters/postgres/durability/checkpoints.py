@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.statements import query
+from noetl.core import limits
 from noetl.core.ids import SYSTEM_ID_LIMIT
 from noetl.ports.durability.checkpoints import Barrier, Checkpoint
 from noetl.ports.durability.roles import RoleLease
@@ -27,6 +28,7 @@ class PostgresCheckpoints:
             role=lease.role,
             runtime_id=lease.runtime_id,
             role_epoch=lease.epoch,
+            rows_kept=limits.CHECKPOINT_ROWS_MAX,
         )
         return frozenset(row["shard_id"] for row in rows)
 

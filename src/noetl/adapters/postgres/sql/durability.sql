@@ -136,6 +136,11 @@ WITH role AS MATERIALIZED (
     INSERT INTO noetl.checkpoint (execution_id, shard_id, epoch, position, last_event_id)
     SELECT c.execution_id, c.shard_id, c.checkpoint_epoch, c.applied_position, c.applied_event_id
     FROM checkpoint_in AS c JOIN shard ON shard.shard_id = c.shard_id
+), too_old AS (
+    -- The newest says where to begin.  All of them are events; these rows need not grow with the ledger.
+    DELETE FROM noetl.checkpoint AS old
+    USING checkpoint_in AS c JOIN shard ON shard.shard_id = c.shard_id
+    WHERE old.execution_id = c.execution_id AND old.epoch <= c.checkpoint_epoch - :rows_kept::bigint
 )
 SELECT shard_id FROM shard
 
