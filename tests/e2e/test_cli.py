@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cli import Cli, cli, wait_until
+from tests.support.server import place
 from tests.support.yaml import one_step, playbook, slow_chain, write
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.yaml"))
@@ -135,6 +136,18 @@ def test_run_hosts_in_its_own_process_and_leaves_nothing_running(tmp_path: Path)
         assert done.code == 0, done.stderr
         assert noetl("down").stdout.strip() == "nothing was running"
         assert json.loads(noetl("list", "--json").stdout)[0]["execution_id"] == done.json["execution_id"]
+        assert noetl("down").stdout.strip() == "nothing was running"
+
+
+def test_down_stops_every_server_of_a_home() -> None:
+    with place() as ground:
+        first = ground.start_server()
+        ground.url = ""
+        second = ground.start_server()
+        assert (ground.home / "host-1.lock").exists()
+        noetl = Cli(ground.home, {"NOETL_POSTGRES_DSN": ground.environment["NOETL_POSTGRES_DSN"]})
+        assert noetl("down").stdout.strip() == "down"
+        assert [process.popen.wait(10) for process in (first, second)] == [0, 0]
         assert noetl("down").stdout.strip() == "nothing was running"
 
 

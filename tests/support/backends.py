@@ -14,7 +14,6 @@ from noetl.adapters.memory.ledger import MemoryLedger
 from noetl.adapters.memory.lineage.lineage import MemoryLineage
 from noetl.adapters.memory.payloads import MemoryPayloads
 from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
-from noetl.adapters.postgres.leases import PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.lineage.lineage import PostgresLineage
 from noetl.adapters.postgres.payloads import PostgresPayloads
@@ -27,7 +26,7 @@ from noetl.ports.data.lineage import Lineage
 from noetl.ports.data.payloads import PayloadStore
 from noetl.ports.ledger import Ledger, ShardHead
 from noetl.ports.queue import Executions, Queue
-from tests.support.databases import SHARDS, connected
+from tests.support.databases import SHARDS, connected, own_shards
 from tests.support.events import EventMaker
 
 OpenBackend = Callable[[], AbstractAsyncContextManager["Backend"]]
@@ -86,7 +85,6 @@ async def postgres_backend(address: str) -> AsyncIterator[Backend]:
         async with connected(address) as connection:
             await connection.execute("UPDATE noetl.event SET tenant_id = 'emca' WHERE execution_id = $1", execution_id)
 
-    leases = PostgresLeases(reader)
     try:
         yield Backend(
             ledger=PostgresLedger(writer, reader),
@@ -95,7 +93,7 @@ async def postgres_backend(address: str) -> AsyncIterator[Backend]:
             payloads=PostgresPayloads(reader),
             lineage=PostgresLineage(reader),
             make=EventMaker(ids=_IDS, clock=SystemClock()),
-            own=lambda: leases.own_shards(runtime_id=1, instance="test"),
+            own=lambda: own_shards(address),
             tamper=tamper,
             wait=asyncio.sleep,
         )

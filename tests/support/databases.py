@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import asyncpg
 
 from noetl.adapters.postgres.migrate import migrate
+from noetl.ports.ledger import ShardHead
 from tests.support.postgres import RunningServer, shared_server
 
 SHARDS = 16
@@ -54,6 +55,20 @@ async def _begin_a_life(address: str) -> None:
         await connection.execute(
             "UPDATE noetl.ledger SET ledger_incarnation = gen_random_uuid(), created_at = clock_timestamp()"
         )
+
+
+OWN_SHARDS = """
+UPDATE noetl.execution_shard
+SET epoch = epoch + 1, owner_runtime_id = $1, owner_instance = 'test', updated_at = clock_timestamp()
+RETURNING shard_id, next_position, decided_position, epoch
+"""
+
+
+async def own_shards(address: str, runtime_id: int = 1) -> list[ShardHead]:
+    """Take every shard of the database, whoever owns it."""
+    async with connected(address) as connection:
+        rows = await connection.fetch(OWN_SHARDS, runtime_id)
+    return [ShardHead(r["shard_id"], r["next_position"], r["decided_position"], r["epoch"]) for r in rows]
 
 
 @asynccontextmanager

@@ -14,7 +14,7 @@ from noetl.engine.doctor.finding import Finding, Thresholds
 from noetl.settings import Settings, read_settings
 from noetl.wiring.doctor.checks import doctor_of
 from noetl.wiring.engine import Engine
-from tests.support.databases import connected
+from tests.support.databases import connected, own_shards
 from tests.support.engine import Running
 
 
@@ -62,9 +62,7 @@ async def patient(address: str, home: Path) -> AsyncIterator[Patient]:
     engine = Engine(settings, address, instance="patient", has_worker=False)
     await engine.open()
     assert engine.serving.node is not None
-    engine.decider.own(
-        await engine.serving.runtimes.own_shards(runtime_id=engine.serving.node.runtime_id, instance="patient")
-    )
+    engine.decider.own(await own_shards(address, engine.serving.node.runtime_id))
     try:
         async with asyncio.TaskGroup() as group:
             found = Patient(engine, settings, address, group)

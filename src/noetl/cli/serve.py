@@ -145,25 +145,30 @@ def _shared_seat(settings: Settings) -> Places | None:
 
 
 def down(_arguments: argparse.Namespace, settings: Settings) -> int:
-    places = places_of(settings.home)
+    """Stop every server of this home, the first one last: with it goes the embedded database."""
     if not settings.home.exists():
         out(f"nothing to stop: {settings.home} does not exist")
         return 0
-    lock = HostLock(places.lock)
-    deadline = time.monotonic() + STOP_SECONDS_MAX
     stopped = False
-    while not lock.acquire():
-        stopped = _ask_to_stop(places) or stopped
-        if time.monotonic() > deadline:
-            fail(f"process {lock.holder()} holds {places.lock} and does not stop")
-            return 2
-        time.sleep(LOOK_SECONDS)
-    try:
-        # A host that was killed leaves its Postgres running: stop that too.
-        orphan = settings.postgres_dsn is None and embedded_postgres(settings).stop()
-    finally:
-        lock.release()
-    out("down" if stopped or orphan else "nothing was running")
+    for seat in range(SEATS_MAX - 1, -1, -1):
+        places = places_of(settings.home, seat=seat)
+        if seat > 0 and not places.lock.exists():
+            continue
+        lock = HostLock(places.lock)
+        deadline = time.monotonic() + STOP_SECONDS_MAX
+        while not lock.acquire():
+            stopped = _ask_to_stop(places) or stopped
+            if time.monotonic() > deadline:
+                fail(f"process {lock.holder()} holds {places.lock} and does not stop")
+                return 2
+            time.sleep(LOOK_SECONDS)
+        try:
+            if seat == 0 and settings.postgres_dsn is None:
+                # A host that was killed leaves its Postgres running: stop that too.
+                stopped = embedded_postgres(settings).stop() or stopped
+        finally:
+            lock.release()
+    out("down" if stopped else "nothing was running")
     return 0
 
 

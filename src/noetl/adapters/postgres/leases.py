@@ -8,8 +8,6 @@ from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.rows import iso
 from noetl.adapters.postgres.statements import query
 from noetl.core.errors import LedgerUnavailable, TransitionConflict
-from noetl.points import point
-from noetl.ports.ledger import ShardHead
 from noetl.ports.serving.runtimes import SERVER_KINDS, NodeLease, Profile, Runtime
 
 NODE_LEASE_SECONDS = 60.0
@@ -72,9 +70,3 @@ class PostgresLeases:
     async def refresh_incarnation(self) -> None:
         """Notice a restored or promoted database before anything is written to it."""
         await self._reader.fetch(query("reads.sql", "refresh_incarnation"))
-
-    async def own_shards(self, *, runtime_id: int, instance: str) -> list[ShardHead]:
-        """Take every shard of the database, whoever owns it."""
-        rows = await self._reader.fetch(query("serving.sql", "own_shards"), runtime_id=runtime_id, instance=instance)
-        point("server.owned")
-        return [ShardHead(r["shard_id"], r["next_position"], r["decided_position"], r["epoch"]) for r in rows]

@@ -68,14 +68,6 @@ FROM noetl.runtime
 WHERE leased_until > clock_timestamp() OR heartbeat_at > clock_timestamp() - interval '1 hour'
 ORDER BY runtime_id DESC
 
--- name: own_shards
--- Taking a shard raises its epoch: whatever an earlier owner still tries to write fails on the fence.
--- All that exist: an execution stays in its shard when the count for new ones becomes smaller.
-UPDATE noetl.execution_shard
-SET epoch = epoch + 1, owner_runtime_id = :runtime_id::bigint, owner_instance = :instance::text,
-    updated_at = clock_timestamp()
-RETURNING shard_id, next_position, decided_position, epoch
-
 -- name: claim_shards
 -- Those that nobody owns, or whose owner is silent for longer than its lease.  The row lock makes one of two claimers
 -- wait, and what it finds then is owned.
