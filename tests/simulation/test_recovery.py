@@ -13,6 +13,7 @@ import pytest
 
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
+from noetl.adapters.memory.durability.checkpoints import MemoryCheckpoints
 from noetl.adapters.memory.faults import Faults, Mishap, Outcome
 from noetl.adapters.memory.ledger import MemoryLedger
 from noetl.adapters.memory.payloads import Contents
@@ -24,6 +25,7 @@ from noetl.core.execution.lifecycle import cancel_requested
 from noetl.core.execution.state import ExecutionState, Status
 from noetl.core.ids import is_system
 from noetl.core.reference import Result
+from noetl.engine.durability.checkpointer import Checkpointer
 from noetl.engine.executions import StartRequest
 from noetl.ports.session import ClaimWithdrawn, CommandMessage
 from tests.simulation.checker import Checker
@@ -42,11 +44,11 @@ OWNER = {"tenant_id": "acme", "organization_id": "sales"}
 class Scene:
     """A database that outlives its processes, and a script of faults."""
 
-    def __init__(self, *, slots: int = 2) -> None:
+    def __init__(self, *, slots: int = 2, shards: int = 1) -> None:
         self.clock = VirtualClock()
         self.chance = random.Random("scene")
         self.faults = Faults()
-        self.database = MemoryDatabase(clock=self.clock, shard_count=1)
+        self.database = MemoryDatabase(clock=self.clock, shard_count=shards)
         self.large: Contents = {}
         self.checker = Checker()
         self.checker.watch(self.database, self.large)
@@ -112,7 +114,16 @@ class Scene:
             **draft._asdict(),
             **OWNER,
         )
-        await MemoryLedger(self.database).append([offer(0, event)])
+        await MemoryLedger(self.database).append([offer(self.shard_of(execution_id), event)])
+
+    async def checkpoint(self, shard_id: int) -> None:
+        """Whoever has the role commits a checkpoint."""
+        checkpoints = MemoryCheckpoints(self.database)
+        role = Checkpointer(checkpoints, ids=self._ids, clock=self.clock, producer="test", interval_seconds=1)
+        self.database.checkpoint([role._checkpoint((await checkpoints.barriers())[shard_id])])
+
+    def shard_of(self, execution_id: int) -> int:
+        return self.database.tables.streams[execution_id].shard_id
 
     @property
     def count(self) -> int:
@@ -187,6 +198,28 @@ def test_a_claim_that_finds_its_slot_given_away_is_tried_again() -> None:
             more = [await start(life, step("start", seconds=20)) for _ in range(2)]
             for execution in (*holding, *more, queued):
                 assert (await ended(life, execution, within=200)).status is Status.COMPLETED
+        check_end(scene.database)
+
+    scene.play(story())
+
+
+def test_a_miss_over_a_checkpoint_in_one_shard_does_not_hide_what_came_in_another() -> None:
+    scene = Scene(slots=20, shards=2)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            other = await start(life, step("start", seconds=5))
+            executions = [await start(life, *FORK) for _ in range(6)]
+            execution = next(one for one in executions if scene.shard_of(one) != scene.shard_of(other))
+            await asyncio.sleep(1)
+            await scene.foreign_fact(execution, "b#1")
+            await scene.foreign_fact(execution, "a#1")
+            await scene.checkpoint(scene.shard_of(other))
+            # Its end is the next commit, and misses its fence over nothing but a checkpoint.
+            assert (await ended(life, other, within=60)).status is Status.COMPLETED
+            assert (await ended(life, execution, within=60)).status is Status.COMPLETED
+            for one in executions:
+                assert (await ended(life, one, within=5_000)).status is Status.COMPLETED
         check_end(scene.database)
 
     scene.play(story())

@@ -233,8 +233,7 @@ class Decider:
                     return
                 # Someone appended meanwhile: look again and decide again.
                 self._counts.misses += 1
-                known = {shard_id: self._heads[shard_id] for shard_id in batch.shards}
-                if not held and await patiently(self._is_as_known, known):
+                if not held and await patiently(self._is_as_known, dict(self._heads)):
                     self._release(batch)
                 else:
                     taken += await self._recover(batch, taken, 0.0)
@@ -442,13 +441,17 @@ class Decider:
             await self._commit(taken + await self._read_again(taken, executions, stops))
 
     async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
-        """Whether shards have only grown by checkpoints.  These come every second: to forget the states of everything
-        that runs each time would be dear.  `before` is what was known when that failed: a look that is repeated must
-        not compare with what the first one found."""
+        """Whether the owned shards have only grown by checkpoints.  These come every second: to forget the states of
+        everything that runs each time would be dear.
+
+        All of them, and not only those of the commit that failed: a look moves every head, and what is behind a head
+        counts as seen.  `before` is what was known when that failed: a look that is repeated must not compare with what
+        the first one found."""
         await self._look_again()
         if not before.keys() <= self._heads.keys():
             return False
-        looks = [await is_only_system(self._ledger, head, self._heads[shard]) for shard, head in before.items()]
+        grown = [shard for shard, head in before.items() if self._heads[shard] != head]
+        looks = [await is_only_system(self._ledger, before[shard], self._heads[shard]) for shard in grown]
         return all(looks)
 
     async def _look_again(self) -> None:
