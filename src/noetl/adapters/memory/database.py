@@ -11,7 +11,7 @@ from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
 from noetl.core import limits
 from noetl.core.errors import EnvelopeInvalid, LedgerBusy, TransitionConflict
-from noetl.core.event import Sealed
+from noetl.core.event import Event, Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.durability.checkpoints import Checkpoint
@@ -98,7 +98,7 @@ class MemoryDatabase:
     def advance(self, advance: Advance) -> frozenset[int]:
         """Commit a decision for the shards whose fence holds."""
         self._refuse_locked(fence.shard_id for fence in advance.fences)
-        held = frozenset(fence.shard_id for fence in advance.fences if self.holds(fence))
+        held = frozenset(fence.shard_id for fence in advance.fences if self.holds(fence)) - self._stale(advance)
         fresh = [sealed for sealed in advance.events if sealed.event.shard_id in held]
         self._check_new(fresh)
         for request in requests(advance, held):
@@ -125,6 +125,18 @@ class MemoryDatabase:
     def _refuse_locked(self, shards: Iterable[int]) -> None:
         if not self.tables.locked.isdisjoint(shards):
             raise LedgerBusy("somebody holds a lock on a shard")
+
+    def _stale(self, advance: Advance) -> set[int]:
+        """The shards of streams that are at another version than whoever decides thinks."""
+        first: dict[int, Event] = {}
+        for sealed in advance.events:
+            first.setdefault(sealed.event.execution_id, sealed.event)
+        streams = self.tables.streams
+        return {
+            event.shard_id
+            for execution_id, event in first.items()
+            if event.stream_version > 1 and streams[execution_id].version != event.stream_version - 1
+        }
 
     def holds(self, fence: Fence) -> bool:
         """The right owner, who has seen every event."""

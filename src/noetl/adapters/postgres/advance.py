@@ -8,6 +8,7 @@ from dataclasses import replace
 from noetl.adapters.postgres.rows import advance_document, nul_shielded, refuse_nul_in_text
 from noetl.adapters.postgres.statements import Statement, composed
 from noetl.core.codec import canonical_json
+from noetl.core.event import Event
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.ledger import Advance, ExecutionRow, IdempotencyRow, QueuedCommand
@@ -18,7 +19,7 @@ Values = dict[str, object]
 def statement_of(advance: Advance) -> tuple[Statement, Values]:
     """The statement for this commit.  A commit in one shard has shorter forms of the parts with one row."""
     is_single = len(advance.fences) == 1
-    values: Values = _fence_of_one(advance) if is_single else {"fences": _fences(advance)}
+    values: Values = {**_versions_seen(advance), **(_fence_of_one(advance) if is_single else _fences(advance))}
     parts = []
     for part, fill, fill_one in _PARTS:
         found = fill_one(advance) if is_single and fill_one is not None else None
@@ -31,6 +32,20 @@ def statement_of(advance: Advance) -> tuple[Statement, Values]:
             parts.append(part)
         values.update(found)
     return composed("advance.sql", tuple(parts), begin="begin_one" if is_single else "begin"), values
+
+
+def _versions_seen(advance: Advance) -> Values:
+    """Which version each stream must be at."""
+    first: dict[int, Event] = {}
+    for sealed in advance.events:
+        first.setdefault(sealed.event.execution_id, sealed.event)
+    # A stream that begins has no row yet.
+    known = [event for event in first.values() if event.stream_version > 1]
+    return {
+        "stream_ids": [event.execution_id for event in known],
+        "stream_seen": [event.stream_version - 1 for event in known],
+        "stream_shards": [event.shard_id for event in known],
+    }
 
 
 def _fence_of_one(advance: Advance) -> Values:
@@ -100,7 +115,7 @@ def _one_dequeued(advance: Advance) -> Values:
     return {"dequeue_execution": execution_id, "dequeue_command": command_id}
 
 
-def _fences(advance: Advance) -> str:
+def _fences(advance: Advance) -> Values:
     counts: dict[int, int] = {}
     for sealed in advance.events:
         counts[sealed.event.shard_id] = counts.get(sealed.event.shard_id, 0) + 1
@@ -110,7 +125,7 @@ def _fences(advance: Advance) -> str:
         f'"next":{fence.next_position + counts.get(fence.shard_id, 0)},"decided":{fence.decided_position}}}'
         for fence in fences
     )
-    return f"[{','.join(rows)}]"
+    return {"fences": f"[{','.join(rows)}]"}
 
 
 def _event_values(advance: Advance) -> dict[str, object]:

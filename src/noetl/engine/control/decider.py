@@ -441,8 +441,8 @@ class Decider:
             await self._commit(taken + await self._read_again(taken, executions, stops))
 
     async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
-        """Whether the owned shards have only grown by checkpoints.  These come every second: to forget the states of
-        everything that runs each time would be dear.
+        """Whether the owned shards have grown, and only by checkpoints.  These come every second: to forget the states
+        of everything that runs each time would be dear.
 
         All of them, and not only those of the commit that failed: a look moves every head, and what is behind a head
         counts as seen.  `before` is what was known when that failed: a look that is repeated must not compare with what
@@ -452,7 +452,8 @@ class Decider:
             return False
         grown = [shard for shard, head in before.items() if self._heads[shard] != head]
         looks = [await is_only_system(self._ledger, before[shard], self._heads[shard]) for shard in grown]
-        return all(looks)
+        # Nothing has grown: then it was a state that was wrong.
+        return bool(looks) and all(looks)
 
     async def _look_again(self) -> None:
         """Read the heads of the owned shards.  One whose epoch has risen belongs to somebody else."""

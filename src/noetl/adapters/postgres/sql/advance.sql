@@ -1,6 +1,7 @@
 -- A decider's commit: one statement, made of the parts that it needs.  `:name` is a bound parameter.
 -- The decider has seen every event of its shards, so it gives positions and stream versions itself; the fence in the
--- shard's row (epoch and next_position) makes the database refuse it when it has not.
+-- shard's row (epoch and next_position) makes the database refuse it when it has not.  So does a stream that is at
+-- another version than the decider thinks: nobody else appends while the shard's row is held and unchanged.
 
 -- part: begin
 -- Fence, counter and watermark are one UPDATE.  Rows are taken in shard order (the index scan of a sorted array), as
@@ -13,6 +14,12 @@ WITH fence AS MATERIALIZED (
     FROM fence CROSS JOIN LATERAL (
         SELECT o.shard_id FROM noetl.execution_shard AS o
         WHERE o.shard_id = fence.shard_id AND o.epoch = fence.epoch AND o.next_position = fence.seen
+          AND NOT EXISTS (
+            SELECT 1
+            FROM unnest(:stream_shards::integer[], :stream_ids::bigint[], :stream_seen::bigint[])
+                AS t(shard_id, execution_id, version)
+            JOIN noetl.stream AS known ON known.execution_id = t.execution_id AND known.version <> t.version
+            WHERE t.shard_id = fence.shard_id)
         FOR UPDATE) AS s
 ), counter AS (
     UPDATE noetl.execution_shard AS s
@@ -27,6 +34,10 @@ WITH moved AS (
     UPDATE noetl.execution_shard AS s
     SET next_position = :next::bigint, decided_position = :decided::bigint
     WHERE s.shard_id = :shard_id::integer AND s.epoch = :epoch::bigint AND s.next_position = :seen::bigint
+      AND NOT EXISTS (
+        SELECT 1
+        FROM unnest(:stream_ids::bigint[], :stream_seen::bigint[]) AS t(execution_id, version)
+        JOIN noetl.stream AS known ON known.execution_id = t.execution_id AND known.version <> t.version)
     RETURNING s.shard_id
 )
 
