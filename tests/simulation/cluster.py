@@ -46,7 +46,7 @@ def cluster_of(seed: int) -> ClusterSetting:
         crashes_max=chance.randint(0, 8),
         duplicate=chance.choice((0.0, 0.2)),
         stop=chance.choice((0.0, 0.5, 0.8)),
-        skew_seconds_max=chance.choice((0.0, 2.0, 30.0)),
+        skew_seconds_max=chance.choice((0.0, 2.0, 600.0)),
     )
     one = Setting(
         shards=chance.choice((1, 2, 5)),

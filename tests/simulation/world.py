@@ -81,7 +81,7 @@ def setting_of(seed: int) -> Setting:
             duplicate=chance.choice((0.0, 0.3)),
             drop_derived=chance.choice((0.0, 0.5)),
             stop=chance.choice((0.0, 0.5)),
-            skew_seconds_max=chance.choice((0.0, 2.0, 30.0)),
+            skew_seconds_max=chance.choice((0.0, 2.0, 600.0)),
         ),
         tuning=tuning_of(chance),
     )
