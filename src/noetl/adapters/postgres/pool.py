@@ -31,6 +31,8 @@ _COMMON_SETTINGS = {
     "statement_timeout": "5s",
     "idle_in_transaction_session_timeout": "10s",
     "search_path": "pg_catalog",
+    # Whatever the database or the role is set to: an answer means that it is on disk.
+    "synchronous_commit": "on",
 }
 CONNECT_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 2.0

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
+from dataclasses import dataclass, field
 
 from noetl.points import POINTS
 from tests.fault.suite.cluster import Node, Shape, instance_of
-from tests.fault.suite.nemesis import Holdings, Strike, holdings, until_let_go
+from tests.fault.suite.nemesis import Holdings, Strike, asked, holdings, until_let_go
 from tests.fault.suite.stage import Outcome, Stage, stage
 from tests.fault.suite.workload import Volume
 
@@ -25,6 +26,29 @@ PROVOKED = {
     # A worker that lives tells the next server what it held: its own must die with it.
     "reaper.released": ("worker", "server"),
 }
+
+
+_BUSIEST = """
+SELECT r.instance, count(*) AS commands
+FROM noetl.command AS c JOIN noetl.session AS s USING (session_id) JOIN noetl.runtime AS r USING (runtime_id)
+GROUP BY r.instance ORDER BY commands DESC, r.instance LIMIT 1
+"""
+
+
+@dataclass(slots=True)
+class Armed:
+    """The processes that have the point in them, also after they were started again."""
+
+    spec: str
+    nodes: list[Node]
+    by_pid: dict[int, Node] = field(default_factory=dict)
+
+    async def start(self, node: Node) -> None:
+        if node not in self.nodes:
+            await node.start()
+            return
+        await node.start(spec=self.spec)
+        self.by_pid[node.pid] = node
 
 
 async def at_random(seed: int, shape: Shape, *, kills: int, pause: tuple[float, float] = (0.5, 1.5)) -> Outcome:
@@ -70,19 +94,18 @@ async def strike_point(found: Stage, name: str, action: str) -> None:
         nodes = [found.chance.choice(nodes)]
     times = 1 if name in RARE else found.chance.randint(1, 3)
     before = len(found.cluster.marks())
-    armed = {}
+    armed = Armed(f"{name}:{action}:{times}", nodes)
     for node in nodes:
         node.kill()
-        await node.start(spec=f"{name}:{action}:{times}")
-        armed[node.pid] = node
-    hit = await _until_hit(found, name, before)
+        await armed.start(node)
+    hit = await _until_hit(found, name, before, armed)
     if hit is None:
         await _disarm(nodes)
         return
     if action != "kill":
         found.nemesis.strikes.append(Strike(POINTS[name][0], f"the answer is lost at {name}"))
         return
-    victim = armed[hit]
+    victim = armed.by_pid[hit]
     what, since = found.watched.get(instance_of(hit), Holdings([], [])), time.monotonic()
     strike = Strike(POINTS[name][0], name)
     found.nemesis.strikes.append(strike)
@@ -103,7 +126,7 @@ async def _disarm(nodes: list[Node]) -> None:
         await node.start()
 
 
-async def _until_hit(found: Stage, name: str, before: int) -> int | None:
+async def _until_hit(found: Stage, name: str, before: int, armed: Armed) -> int | None:
     """The process that came to the moment; None when nobody did."""
     deadline = time.monotonic() + HIT_SECONDS_MAX
     provoke = time.monotonic() + 0.5
@@ -111,7 +134,7 @@ async def _until_hit(found: Stage, name: str, before: int) -> int | None:
         if time.monotonic() > deadline:
             return None
         if name in PROVOKED and time.monotonic() > provoke:
-            await _provoked(found, PROVOKED[name])
+            await _provoked(found, PROVOKED[name], armed)
             provoke = time.monotonic() + 5.0
         # While it lives: afterwards its rows may be somebody else's.
         for node in found.cluster.nodes:
@@ -121,9 +144,15 @@ async def _until_hit(found: Stage, name: str, before: int) -> int | None:
     return int(marks[0].split()[2])
 
 
-async def _provoked(found: Stage, roles: tuple[str, ...]) -> None:
+async def _provoked(found: Stage, roles: tuple[str, ...], armed: Armed) -> None:
     """Some moments follow only from the death of other processes, or from their coming."""
     nodes = [found.chance.choice(found.cluster.of("server"))] if "server" in roles else []
+    if nodes and "worker" in roles:
+        rows = await asked(found.cluster, _BUSIEST)
+        # What it holds in the name of its workers is what must be left behind.
+        nodes = [node for node in found.cluster.of("server") if rows and node.instance == rows[0][0]]
+        if not nodes:
+            return
     if "worker" in roles:
         workers = found.cluster.of("worker")
         # Of a server that dies, all: nobody knows which of them were its own.
@@ -134,7 +163,7 @@ async def _provoked(found: Stage, roles: tuple[str, ...]) -> None:
     # A server that comes back cleans up behind itself: the others need the time to do it first.
     await asyncio.sleep({1: 1.5, 2: 4.0}[len(roles)] * LEASE_SECONDS if "server" in roles else 0.0)
     for node in nodes:
-        await node.start()
+        await armed.start(node)
 
 
 def _roles_of(found: Stage, name: str) -> list[str]:
