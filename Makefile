@@ -43,7 +43,7 @@ demo: $(STAMP)
 	@$(BIN)/noetl demo
 
 test: $(STAMP) $(SERVERS)
-	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile -m "not long"
+	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile --durations 30 -m "not long"
 
 test-all: $(STAMP) $(SERVERS) coverage
 	@$(BIN)/python -m pytest -n logical --maxprocesses 4 --dist loadfile

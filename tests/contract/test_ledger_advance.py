@@ -329,7 +329,11 @@ async def test_a_stream_that_is_at_another_version_is_not_written_to(backend: Op
             )
             assert await commit(b, decision([head], late, *(() if alone else (good,))), wide) == frozenset()
             assert (await b.heads())[3] == head
+        # Also one that gets no event: what is written about it beside the ledger would be wrong too.
+        gone = decision([head], versions=[(3, execution, 1)], dequeue=[(execution, "start#1")])
+        assert await commit(b, gone, wide) == frozenset()
         assert [len(await b.ledger.read_execution(one)) for one in (execution, other)] == [2, 2]
+        assert await commit(b, replace(gone, versions=[(3, execution, 2)]), wide) == {3}
         last = b.make.event(
             execution, kinds.TIMER_FIRED, "timer.fired/last", meta={"name": "x"}, shard_id=3, stream_version=3
         )

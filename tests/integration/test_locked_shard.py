@@ -11,10 +11,13 @@ import pytest
 
 from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.pool import Reader, Writer
+from noetl.adapters.postgres.serving.shards import PostgresShards
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
-from tests.support.databases import connected, fresh_database
+from tests.support.databases import SHARDS, connected, fresh_database
+from tests.support.durability import postgres_durable
 from tests.support.engine import running_engine
+from tests.support.events import offer
 
 LOOP = """
 workflow:
@@ -55,6 +58,34 @@ async def test_only_the_executions_of_the_locked_shard_wait(address: str, tmp_pa
         assert len(told) == EXECUTIONS
         assert {one.state.status for one in told} == {Status.COMPLETED}
         assert all(one.events[0].shard_id == shard_id for one in told[-len(waiting) :])
+
+
+@asynchronous
+async def test_checkpoints_of_other_shards_do_not_wait(address: str) -> None:
+    async with postgres_durable(address) as d:
+        for shard_id in (1, 2, 3):
+            event = d.make.initialized(d.make.execution_id())
+            await d.ledger.append([offer(shard_id, event)])
+            await d.apply(shard_id, 1, event.event_id)
+        lease, checkpointer = await d.lease(), d.checkpointer()
+        async with holding(address, 2):
+            assert await checkpointer.look(lease) == {1, 3}
+        assert await checkpointer.look(lease) == {2}
+
+
+@asynchronous
+async def test_shards_that_somebody_holds_are_claimed_and_handed_over_later(address: str) -> None:
+    reader = Reader(address, size_max=2)
+    await reader.open()
+    try:
+        shards = PostgresShards(reader)
+        async with holding(address, 2):
+            assert {head.shard_id for head in await shards.claim(7, count=100)} == {*range(SHARDS)} - {2}
+        async with holding(address, 4):
+            assert set(await shards.hand_over(7, [3, 4, 5])) == {3, 5}
+        assert {head.shard_id for head in await shards.claim(8, count=100)} >= {2, 3, 5}
+    finally:
+        await reader.close()
 
 
 @asynchronous

@@ -42,7 +42,11 @@ class ServerLife(Life):
         self._node = node = await self._runtimes.register(profile, lease_seconds=self._tuning.lease_seconds)
         ids = VirtualIds(self._clock, node=node.node_number, last_id=node.last_id)
         count = len(self._database.tables.heads)
-        self._wire(ids, OwnIds(ids, owned=lambda: self.decider.heads, shard_count=count), meet=self._meet)
+        self._wire(
+            ids,
+            OwnIds(ids, owned=lambda: self.decider.free_shards or self.decider.heads, shard_count=count),
+            meet=self._meet,
+        )
         self.keeper = self._keeper()
         session_id = ids.next_id()
         await self._vouch(session_id)

@@ -145,17 +145,17 @@ def _shared_seat(settings: Settings) -> Places | None:
 
 
 def down(_arguments: argparse.Namespace, settings: Settings) -> int:
-    """Stop every server of this home, the first one last: with it goes the embedded database."""
+    """Stop every server of this home."""
     if not settings.home.exists():
         out(f"nothing to stop: {settings.home} does not exist")
         return 0
-    stopped = False
-    for seat in range(SEATS_MAX - 1, -1, -1):
-        places = places_of(settings.home, seat=seat)
-        if seat > 0 and not places.lock.exists():
-            continue
+    seats = [places_of(settings.home, seat=seat) for seat in range(SEATS_MAX)]
+    seats = [seats[0], *(places for places in seats[1:] if places.lock.exists())]
+    # All at once: none of them must take over what another one leaves.
+    stopped = sum(_ask_to_stop(places) for places in seats) > 0
+    deadline = time.monotonic() + STOP_SECONDS_MAX
+    for places in seats:
         lock = HostLock(places.lock)
-        deadline = time.monotonic() + STOP_SECONDS_MAX
         while not lock.acquire():
             stopped = _ask_to_stop(places) or stopped
             if time.monotonic() > deadline:
@@ -163,7 +163,7 @@ def down(_arguments: argparse.Namespace, settings: Settings) -> int:
                 return 2
             time.sleep(LOOK_SECONDS)
         try:
-            if seat == 0 and settings.postgres_dsn is None:
+            if places is seats[0] and settings.postgres_dsn is None:
                 # A host that was killed leaves its Postgres running: stop that too.
                 stopped = embedded_postgres(settings).stop() or stopped
         finally:

@@ -59,6 +59,12 @@ class FrameService:
     ) -> list[CommandMessage]:
         """Frames for a session.  Asked again with the same key, it gets the same frames."""
         session = self._keeper.beat(session_id)
+        async with session.pulling:
+            return await self._claim(session, execution_id, stage_id, count=count, key=key, owner=owner)
+
+    async def _claim(
+        self, session: RemoteSession, execution_id: int, stage_id: str, *, count: int, key: str | None, owner: Owner
+    ) -> list[CommandMessage]:
         known = session.pulled(key)
         if known is not None:
             return known
@@ -67,7 +73,7 @@ class FrameService:
             asked = FrameClaimInput(
                 execution_id=execution_id,
                 stage_id=stage_id,
-                session_id=session_id,
+                session_id=session.session_id,
                 count=count,
                 tenant_id=owner.tenant_id,
                 organization_id=owner.organization_id,

@@ -84,6 +84,8 @@ class Advance:
 
     fences: Sequence[Fence]
     events: Sequence[Sealed]
+    versions: Sequence[tuple[int, int, int]] = ()
+    """Shard, execution and the version that it must be at, also of executions without an event in this commit."""
     payloads: Sequence[Payload] = ()
     queue: Sequence[QueuedCommand] = ()
     claims: Sequence[QueuedCommand] = ()
@@ -93,6 +95,16 @@ class Advance:
     timers_gone: Sequence[tuple[int, str]] = ()
     executions: Sequence[ExecutionRow] = ()
     idempotency: Sequence[IdempotencyRow] = ()
+
+    @property
+    def versions_seen(self) -> list[tuple[int, int, int]]:
+        """All of `versions`, and those that the events themselves say.  A stream that begins has none yet."""
+        found = {execution_id: (shard_id, execution_id, version) for shard_id, execution_id, version in self.versions}
+        for sealed in self.events:
+            event = sealed.event
+            if event.execution_id not in found:
+                found[event.execution_id] = (event.shard_id, event.execution_id, event.stream_version - 1)
+        return [one for one in found.values() if one[2] > 0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -269,7 +269,7 @@ class Engine:
             ids=self._ids,
             clock=self._clock,
             env=self._settings.env,
-            roots=self.serving.own_ids(self._ids, lambda: self.decider.heads),
+            roots=self.serving.own_ids(self._ids, lambda: self.decider.free_shards or self.decider.heads),
         )
 
     @property

@@ -28,7 +28,7 @@ FAULTS: dict[str, Fault] = {
     "F11": lambda seed: surroundings.wrong_clocks(seed, SMALL, seconds=45.0),
     "F14": lambda seed: loops.deadly_frames(seed, SMALL, frames=100),
     "F14p": lambda seed: loops.poison(seed, SMALL, events=100),
-    "F16": lambda seed: shards.overload(seed, SMALL, seconds=60.0, clients=64),
+    "F16": lambda seed: shards.overload(seed, SMALL, seconds=60.0, clients=400),
     "F18": lambda seed: surroundings.intruders(seed, SMALL, times=5),
     "F20": lambda seed: shards.rebalance(seed, SMALL, more_shards=32),
 }

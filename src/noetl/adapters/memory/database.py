@@ -11,7 +11,7 @@ from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
 from noetl.core import limits
 from noetl.core.errors import EnvelopeInvalid, LedgerBusy, TransitionConflict
-from noetl.core.event import Event, Sealed
+from noetl.core.event import Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.durability.checkpoints import Checkpoint
@@ -128,15 +128,8 @@ class MemoryDatabase:
 
     def _stale(self, advance: Advance) -> set[int]:
         """The shards of streams that are at another version than whoever decides thinks."""
-        first: dict[int, Event] = {}
-        for sealed in advance.events:
-            first.setdefault(sealed.event.execution_id, sealed.event)
         streams = self.tables.streams
-        return {
-            event.shard_id
-            for execution_id, event in first.items()
-            if event.stream_version > 1 and streams[execution_id].version != event.stream_version - 1
-        }
+        return {shard for shard, one, version in advance.versions_seen if streams[one].version != version}
 
     def holds(self, fence: Fence) -> bool:
         """The right owner, who has seen every event."""

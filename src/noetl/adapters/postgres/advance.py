@@ -8,7 +8,6 @@ from dataclasses import replace
 from noetl.adapters.postgres.rows import advance_document, nul_shielded, refuse_nul_in_text
 from noetl.adapters.postgres.statements import Statement, composed
 from noetl.core.codec import canonical_json
-from noetl.core.event import Event
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
 from noetl.ports.ledger import Advance, ExecutionRow, IdempotencyRow, QueuedCommand
@@ -35,16 +34,11 @@ def statement_of(advance: Advance) -> tuple[Statement, Values]:
 
 
 def _versions_seen(advance: Advance) -> Values:
-    """Which version each stream must be at."""
-    first: dict[int, Event] = {}
-    for sealed in advance.events:
-        first.setdefault(sealed.event.execution_id, sealed.event)
-    # A stream that begins has no row yet.
-    known = [event for event in first.values() if event.stream_version > 1]
+    known = advance.versions_seen
     return {
-        "stream_ids": [event.execution_id for event in known],
-        "stream_seen": [event.stream_version - 1 for event in known],
-        "stream_shards": [event.shard_id for event in known],
+        "stream_shards": [shard_id for shard_id, _, _ in known],
+        "stream_ids": [execution_id for _, execution_id, _ in known],
+        "stream_seen": [version for _, _, version in known],
     }
 
 

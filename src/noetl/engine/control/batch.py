@@ -50,6 +50,8 @@ class Batch:
     heads: Mapping[int, ShardHead]
     next_positions: dict[int, int] = field(default_factory=dict)
     states: dict[int, Held] = field(default_factory=dict)
+    seen: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each execution that it goes on with, the shard and the version that it goes on from."""
     events: list[Sealed] = field(default_factory=list)
     payloads: list[Payload] = field(default_factory=list)
     queue: list[QueuedCommand] = field(default_factory=list)
@@ -174,6 +176,7 @@ class Batch:
             timers_gone = [timer for timer in timers_gone if not self._is_ticking(*timer)]
         return Advance(
             fences=fences,
+            versions=[(shard, one, version) for one, (shard, version) in self.seen.items() if shard in shards],
             events=self.events,
             payloads=self.payloads,
             queue=queue,

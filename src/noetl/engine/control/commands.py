@@ -20,6 +20,8 @@ from noetl.ports.ledger import Ledger
 from noetl.ports.queue import Executions, Queue
 
 CLAIM_ROWS_MAX = 64
+# Those of locked shards stay in the queue and must not hide the others.
+LOCKED_ROWS_MAX = 1_000
 REFUSED_MAX = 1_000
 IDLE_SECONDS = 0.25
 OTHERS_SECONDS = 0.05
@@ -91,13 +93,14 @@ class Dispatcher:
             return True
         # Cleared before the look: a command that is queued meanwhile sets it again.
         pools.looked_at(pool)
+        locked = {shard_id for aside in self._decider.set_aside for shard_id in aside.shards}
         kinds = free_kinds(self._sessions, pool)
         # Until the look says otherwise: a slot that becomes free meanwhile must not be overlooked.
         self._note_left(pool, is_left=kinds is not None)
         try:
             found = await self._queue.waiting(
                 pool=pool,
-                limit=free + len(self._refused),
+                limit=free + len(self._refused) + (LOCKED_ROWS_MAX if locked else 0),
                 kinds=None if kinds is None else sorted(kinds),
             )
             if kinds is not None:
@@ -106,7 +109,11 @@ class Dispatcher:
         except LedgerUnavailable:
             pools.expect(pool)
             raise
-        rows = [row for row in found if (row.execution_id, row.command_id) not in self._refused][:free]
+        rows = [
+            row
+            for row in found
+            if (row.execution_id, row.command_id) not in self._refused and row.shard_id not in locked
+        ][:free]
         if not rows:
             return False
         # There may be more, and a claim may find that its slot was given away: look again.

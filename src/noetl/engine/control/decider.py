@@ -19,6 +19,7 @@ from noetl.core.errors import (
     ExecutionUnknown,
     LeaseLost,
     LedgerBusy,
+    LedgerCorrupt,
     LedgerUnavailable,
     NoetlError,
     Terminal,
@@ -51,6 +52,7 @@ from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact, Stop
 
 BATCH_INPUTS_MAX = 128
+MISSES_MAX = 5
 TRUST_LOOK_SECONDS = 0.05
 log = logging.getLogger("noetl.decider")
 # Only the owner of the shard has a use for them, and finds out by itself.
@@ -105,6 +107,16 @@ class Decider:
         """The shards that are owned now, as far as they are known."""
         return self._heads
 
+    @property
+    def free_shards(self) -> Collection[int]:
+        """Those of them that nobody outside has locked."""
+        return [shard_id for shard_id in self._heads if shard_id not in self._aside.shards]
+
+    @property
+    def set_aside(self) -> list[Aside]:
+        """What waits for locked shards, of our own and of others."""
+        return [self._aside, *([] if self._neighbours is None else [self._neighbours.outward.set_aside])]
+
     def own(self, heads: list[ShardHead]) -> None:
         self._heads = {head.shard_id: head for head in heads}
 
@@ -146,11 +158,8 @@ class Decider:
     async def _catch_up(self) -> None:
         before = dict(self._heads)
         await patiently(self._look_again)
-        moved = [
-            shard
-            for shard, head in self._heads.items()
-            if head != before.get(shard) and shard not in self._aside.shards
-        ]
+        locked = self._aside.shards
+        moved = [shard for shard, head in self._heads.items() if head != before.get(shard) and shard not in locked]
         if moved:
             await self._commit(await self._left_undecided(moved))
 
@@ -233,10 +242,14 @@ class Decider:
                     return
                 # Someone appended meanwhile: look again and decide again.
                 self._counts.misses += 1
-                if not held and await patiently(self._is_as_known, dict(self._heads)):
+                before = dict(self._heads)
+                if not held and await patiently(self._is_as_known, before):
                     self._release(batch)
+                elif tries >= MISSES_MAX and before.items() <= self._heads.items():
+                    await self._take_apart(batch, taken, LedgerCorrupt("a stream is not at the version of its events"))
+                    return
                 else:
-                    taken += await self._recover(batch, taken, 0.0)
+                    taken += await self._recover(batch, taken, 0.0 if tries < MISSES_MAX else RETRY_SECONDS[0])
             tries += 1
 
     async def _decide(self, taken: list[Waiting]) -> tuple[Batch, list[Waiting]]:
@@ -283,12 +296,15 @@ class Decider:
         """Apply one input; returns why it was refused.  Raises when its execution cannot be read."""
         held, playbook = await patiently(self._load, batch, waiting)
         shard_id = held.shard_id if held is not None else getattr(waiting.input, "shard_id", None)
+        waiting.shard_id = shard_id
         if shard_id not in self._heads:
             self._states.drop(waiting.input.execution_id)
             raise _Elsewhere
         if shard_id in self._aside.shards:
-            self._aside.put(shard_id, waiting)
+            self._aside.put(shard_id, [waiting])
             raise _SetAside
+        if held is not None and waiting.input.execution_id not in batch.states:
+            batch.seen[waiting.input.execution_id] = (shard_id, held.state.version)
         mark = batch.mark()
         backlog = self._sessions.pools.backlog
         turn = Turn(batch=batch, playbook=playbook, sessions=self._sessions, now=now, backlog=backlog)
@@ -395,8 +411,7 @@ class Decider:
 
     async def _read_again(self, taken: list[Waiting], uncertain: set[int], stops: Sequence[Stop]) -> list[Waiting]:
         await patiently(self._look_again)
-        free = [shard_id for shard_id in self._heads if shard_id not in self._aside.shards]
-        found = {one.input.execution_id: one.input for one in await self._left_undecided(free)}
+        found = {one.input.execution_id: one.input for one in await self._left_undecided(self.free_shards)}
         away = await patiently(self._undecided.elsewhere, list(self._heads))
         # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
         self._watchers.notify(uncertain, uncertain)
@@ -421,24 +436,21 @@ class Decider:
         log.warning("shards locked", extra={"event": "shards.locked", "reason": ", ".join(map(str, sorted(locked)))})
         if not locked:
             await asyncio.sleep(wait_seconds)
-        rest = []
-        for waiting in taken:
-            held = batch.states.get(waiting.input.execution_id)
-            if held is not None and held.shard_id in locked:
-                self._aside.put(held.shard_id, waiting)
-            else:
-                rest.append(waiting)
-        return rest
+        for shard_id in locked:
+            self._aside.put(shard_id, [waiting for waiting in taken if waiting.shard_id == shard_id])
+        return [waiting for waiting in taken if waiting.shard_id not in locked]
 
     async def _take_back(self) -> None:
-        """Go on in shards that were locked, with what others recorded there meanwhile.  All of it is one commit, as
-        when a shard is adopted."""
-        taken, stops = one_each(await self._aside.freed())
-        executions = {waiting.input.execution_id for waiting in taken}
-        for execution_id in executions:
-            self._states.drop(execution_id)
-        if taken:
-            await self._commit(taken + await self._read_again(taken, executions, stops))
+        """Go on in shards that were locked.  What others recorded there meanwhile is one commit, as when a shard is
+        adopted; what was told waits no longer than anything else."""
+        freed = await self._aside.freed()
+        recorded, others, stops = one_each(waiting for kept in freed.values() for waiting in kept)
+        self._states.drop_shards(freed.keys())
+        self._inputs.extendleft(reversed(others))
+        executions = {waiting.input.execution_id for waiting in recorded}
+        if freed:
+            await self._commit(recorded + await self._read_again(recorded, executions, stops))
+            self._sessions.pools.expect()
 
     async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
         """Whether the owned shards have grown, and only by checkpoints.  These come every second: to forget the states

@@ -13,6 +13,8 @@ from noetl.ports.ledger import ExecutionRow
 from noetl.ports.projections import ExecutionViews, ShownExecution
 from noetl.ports.queue import Executions
 
+NOT_SHOWN_SECONDS = 0.2
+
 
 def has_ended(row: ExecutionRow) -> bool:
     return row.status != Status.RUNNING
@@ -46,12 +48,12 @@ class StatusService:
         deadline = self._clock.monotonic() + timeout_seconds
         with self._watched.watch(execution_id) as watch:
             while True:
-                shown = await self.find(execution_id, tenant_id=tenant_id, organization_id=organization_id)
                 left = deadline - self._clock.monotonic()
-                if shown.position >= position or has_ended(shown.row) or left <= 0:
+                shown = await self._shown(execution_id, tenant_id, organization_id, is_patient=left > 0)
+                if shown is not None and (shown.position >= position or has_ended(shown.row) or left <= 0):
                     return shown
                 self._feed.hurry()
-                await watch.changed(left)
+                await watch.changed(left if shown is not None else min(left, NOT_SHOWN_SECONDS))
 
     async def wait_terminal(
         self, execution_id: int, *, tenant_id: str, organization_id: str, timeout_seconds: float
@@ -60,15 +62,26 @@ class StatusService:
         deadline = self._clock.monotonic() + timeout_seconds
         with self._watched.watch(execution_id, until_end=True) as watch:
             while True:
-                shown = await self.find(execution_id, tenant_id=tenant_id, organization_id=organization_id)
                 left = deadline - self._clock.monotonic()
-                if has_ended(shown.row) or left <= 0:
+                shown = await self._shown(execution_id, tenant_id, organization_id, is_patient=left > 0)
+                if shown is not None and (has_ended(shown.row) or left <= 0):
                     return shown
-                await watch.changed(left)
+                await watch.changed(left if shown is not None else min(left, NOT_SHOWN_SECONDS))
                 told = self._watched.told(execution_id)
                 if told is not None and has_ended(told):
                     # What was just written need not be read.
                     return ShownExecution(row=told, watermark=told.applied_position)
+
+    async def _shown(
+        self, execution_id: int, tenant_id: str, organization_id: str, *, is_patient: bool
+    ) -> ShownExecution | None:
+        """What is shown; nothing for whoever waits anyway while the projection is being made again."""
+        try:
+            return await self.find(execution_id, tenant_id=tenant_id, organization_id=organization_id)
+        except NotShownYet:
+            if not is_patient:
+                raise
+            return None
 
     async def newest(
         self, *, tenant_id: str, organization_id: str, limit: int, before: int | None = None, status: str | None = None

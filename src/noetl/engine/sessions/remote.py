@@ -43,6 +43,8 @@ class RemoteSession:
         self.answers = Answers()
         self._held: dict[Key, CommandMessage] = {}
         self._stops: dict[Key, Stop] = {}
+        # One request for frames at a time: one that is repeated must find what the first one got.
+        self.pulling = asyncio.Lock()
         self._pulls: tuple[str | None, list[CommandMessage]] = (None, [])
 
     # --- the sink --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Protocol
 
 from noetl.engine.control.inputs import Input
+from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.waiting import Waiting
 from noetl.ports.clock import Clock
 from noetl.ports.serving.roster import Roster
@@ -21,6 +22,11 @@ class Outward(Protocol):
     async def tell(self, one: Input) -> None: ...
 
     def take(self, waiting: Waiting) -> None: ...
+
+    @property
+    def set_aside(self) -> Aside:
+        """What waits there for shards that somebody has locked."""
+        ...
 
 
 class Neighbours:

@@ -94,6 +94,10 @@ class Recorder:
         self._aside = Aside(ledger, self._ring)
         self._is_rung = False
 
+    @property
+    def set_aside(self) -> Aside:
+        return self._aside
+
     async def tell(self, one: Input) -> None:
         """Record one input; returns when it is in the ledger."""
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -115,7 +119,9 @@ class Recorder:
             while self._inputs or self._is_rung:
                 if self._is_rung:
                     self._is_rung = False
-                    self._inputs.extend(await self._aside.freed())
+                    for kept in (await self._aside.freed()).values():
+                        self._inputs.extendleft(reversed(kept))
+                    self._sessions.pools.expect()
                 count = min(len(self._inputs), INPUTS_AT_ONCE)
                 await self._record([self._inputs.popleft() for _ in range(count)])
 
@@ -176,7 +182,7 @@ class Recorder:
         for entry in entries:
             waiting = await self._undo([entry])
             if entry.shard_id in locked:
-                self._aside.put(entry.shard_id, *waiting)
+                self._aside.put(entry.shard_id, waiting)
             else:
                 again += waiting
         return again
@@ -218,7 +224,7 @@ class Recorder:
         await asyncio.gather(*(self._load(entry) for entry in entries))
         for entry in entries:
             if entry.held is not None and entry.shard_id in self._aside.shards:
-                self._aside.put(entry.shard_id, *entry.waiting)
+                self._aside.put(entry.shard_id, entry.waiting)
             elif entry.held is not None:
                 await self._apply(entry)
         return entries

@@ -253,10 +253,13 @@ class ShardKeeper:
         """What our sessions have taken, and know nothing of in two looks: the statement that took it was given up and
         came through all the same."""
         connected = self._parts.sessions.connected
+        waiting = {execution_id for aside in self._decider.set_aside for execution_id in aside.executions}
         lost = {
             (row.session_id, row.execution_id, row.command_id, row.attempt)
             for row in rows
             if row.session_id in connected
+            # Its end is told, and waits for a lock on its shard.
+            and row.execution_id not in waiting
             and connected[row.session_id].holds.get((row.execution_id, row.command_id)) != row.attempt
         }
         for session_id, execution_id, command_id, _ in sorted(lost & self._orphans):

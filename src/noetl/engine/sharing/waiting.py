@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import ParamSpec, TypeVar
@@ -29,6 +29,8 @@ class Waiting:
     input: Input
     answer: asyncio.Future[None]
     is_uncertain: bool = False
+    shard_id: int | None = None
+    """Where its execution is, once that was looked up."""
 
     def succeed(self) -> None:
         if not self.answer.done():
@@ -87,19 +89,17 @@ def apart(taken: Sequence[Waiting]) -> list[list[Waiting]]:
     return [[waiting] for waiting in taken]
 
 
-def one_each(taken: Sequence[Waiting]) -> tuple[list[Waiting], list[Stop]]:
-    """Of inputs that bring an execution up to what is recorded the first one only, since it will be made anew; and what
-    all of them had to stop."""
-    kept: list[Waiting] = []
-    known: set[int] = set()
+def one_each(taken: Iterable[Waiting]) -> tuple[list[Waiting], list[Waiting], list[Stop]]:
+    """Of inputs that bring an execution up to what is recorded the first one only, since it will be made anew; all
+    other inputs; and what the first had to stop."""
+    recorded: dict[int, Waiting] = {}
+    others: list[Waiting] = []
     stops: list[Stop] = []
     for waiting in taken:
         if isinstance(waiting.input, RestoreInput):
             stops += waiting.input.stops
         if isinstance(waiting.input, RestoreInput | DecideInput):
-            if waiting.input.execution_id in known:
-                waiting.succeed()
-                continue
-            known.add(waiting.input.execution_id)
-        kept.append(waiting)
-    return kept, stops
+            recorded.setdefault(waiting.input.execution_id, waiting)
+        else:
+            others.append(waiting)
+    return list(recorded.values()), others, stops

@@ -69,7 +69,8 @@ class MemoryCheckpoints:
             row = self._database.tables.roles.get(lease.role)
             if row is None or (row.runtime_id, row.epoch) != (lease.runtime_id, lease.epoch):
                 return frozenset()
-            self._database.checkpoint(checkpoints)
-            return frozenset(one.shard_id for one in checkpoints)
+            free = [one for one in checkpoints if one.shard_id not in self._database.tables.locked]
+            self._database.checkpoint(free)
+            return frozenset(one.shard_id for one in free)
 
         return await self._faults.around("commit_checkpoints", commit)

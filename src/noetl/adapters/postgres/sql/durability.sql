@@ -92,7 +92,8 @@ LEFT JOIN LATERAL (
 ORDER BY s.shard_id
 
 -- name: commit_checkpoints
--- Rows of shards are locked in their order, as by every writer: no deadlock.  A checkpoint of the same epoch that
+-- Rows of shards are locked in their order, as by every writer: no deadlock.  One that somebody holds is left out, for
+-- waiting would hold up the others.  A checkpoint of the same epoch that
 -- commits first makes this one a unique violation, and the counters go back with it.  Nobody has to decide a
 -- checkpoint: where everything was decided, everything still is.
 WITH role AS MATERIALIZED (
@@ -110,7 +111,7 @@ WITH role AS MATERIALIZED (
     FROM unnest(:shards::integer[]) AS t(shard_id)
     CROSS JOIN LATERAL (
         SELECT o.shard_id, o.next_position, o.decided_position FROM noetl.execution_shard AS o
-        WHERE o.shard_id = t.shard_id AND EXISTS (SELECT 1 FROM role) FOR UPDATE) AS s
+        WHERE o.shard_id = t.shard_id AND EXISTS (SELECT 1 FROM role) FOR UPDATE SKIP LOCKED) AS s
 ), event_out AS (
     INSERT INTO noetl.event (
         execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_id, stream_version,
@@ -137,10 +138,18 @@ WITH role AS MATERIALIZED (
     SELECT c.execution_id, c.shard_id, c.checkpoint_epoch, c.applied_position, c.applied_event_id
     FROM checkpoint_in AS c JOIN shard ON shard.shard_id = c.shard_id
 ), too_old AS (
-    -- The newest says where to begin.  All of them are events; these rows need not grow with the ledger.
+    -- The newest says where to begin.  All of them are events; these rows need not grow with the ledger.  A few at a
+    -- time: the rows of shards are held meanwhile.
     DELETE FROM noetl.checkpoint AS old
-    USING checkpoint_in AS c JOIN shard ON shard.shard_id = c.shard_id
-    WHERE old.execution_id = c.execution_id AND old.epoch <= c.checkpoint_epoch - :rows_kept::bigint
+    USING (
+        SELECT o.execution_id, o.epoch
+        FROM checkpoint_in AS c JOIN shard ON shard.shard_id = c.shard_id
+        CROSS JOIN LATERAL (
+            SELECT k.execution_id, k.epoch FROM noetl.checkpoint AS k
+            WHERE k.execution_id = c.execution_id AND k.epoch <= c.checkpoint_epoch - :rows_kept::bigint
+            ORDER BY k.epoch
+            LIMIT 10) AS o) AS found
+    WHERE old.execution_id = found.execution_id AND old.epoch = found.epoch
 )
 SELECT shard_id FROM shard
 

@@ -69,8 +69,8 @@ WHERE leased_until > clock_timestamp() OR heartbeat_at > clock_timestamp() - int
 ORDER BY runtime_id DESC
 
 -- name: claim_shards
--- Those that nobody owns, or whose owner is silent for longer than its lease.  The row lock makes one of two claimers
--- wait, and what it finds then is owned.
+-- Those that nobody owns, or whose owner is silent for longer than its lease.  Of two claimers each takes others: what
+-- somebody holds a lock on is left for the next look.
 WITH free AS MATERIALIZED (
     SELECT s.shard_id
     FROM noetl.execution_shard AS s
@@ -79,7 +79,7 @@ WITH free AS MATERIALIZED (
         WHERE r.runtime_id = s.owner_runtime_id AND r.alive_until > clock_timestamp())
     ORDER BY s.shard_id
     LIMIT :shards::integer
-    FOR UPDATE OF s
+    FOR UPDATE OF s SKIP LOCKED
 )
 UPDATE noetl.execution_shard AS s
 SET epoch = s.epoch + 1, owner_runtime_id = :runtime_id::bigint,
@@ -89,9 +89,15 @@ WHERE s.shard_id = ANY (ARRAY(SELECT free.shard_id FROM free))
 RETURNING s.shard_id, s.next_position, s.decided_position, s.epoch
 
 -- name: hand_over_shards
+WITH given AS MATERIALIZED (
+    SELECT s.shard_id FROM noetl.execution_shard AS s
+    WHERE s.shard_id = ANY (:shards::integer[]) AND s.owner_runtime_id = :runtime_id::bigint
+    ORDER BY s.shard_id
+    FOR UPDATE SKIP LOCKED
+)
 UPDATE noetl.execution_shard
 SET owner_runtime_id = NULL, owner_instance = NULL, updated_at = clock_timestamp()
-WHERE shard_id = ANY (:shards::integer[]) AND owner_runtime_id = :runtime_id::bigint
+WHERE shard_id = ANY (ARRAY(SELECT given.shard_id FROM given))
 RETURNING shard_id
 
 -- name: look_at_shards
@@ -178,7 +184,7 @@ ORDER BY command_id
 -- name: free_shards
 -- The rows that can be locked now; they are given back with the end of the statement.
 SELECT shard_id FROM noetl.execution_shard WHERE shard_id = ANY (:shards::integer[])
-ORDER BY shard_id FOR NO KEY UPDATE SKIP LOCKED
+ORDER BY shard_id FOR UPDATE SKIP LOCKED
 
 -- name: shard_of
 SELECT shard_id FROM noetl.stream WHERE execution_id = :execution_id::bigint
