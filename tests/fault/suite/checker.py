@@ -71,6 +71,7 @@ async def check(driver: Driver, *, may_fail: bool = False, connection: Any = Non
 
 
 async def _control_plane(driver: Driver, connection: Any, found: Findings, *, may_fail: bool) -> dict[int, list[Any]]:
+    before = await connection.fetch(_HEADS)
     events = await connection.fetch(
         "SELECT shard_id, position, execution_id, stream_version, event_type, transition_key, command_id, frame_id,"
         " meta::text AS meta, result::text AS result, payload_ref::text AS payload_ref, writes::text AS writes"
@@ -78,7 +79,7 @@ async def _control_plane(driver: Driver, connection: Any, found: Findings, *, ma
     )
     found.events = len(events)
     streams = _streams(events)
-    await _positions(connection, events, found)
+    _positions(events, before, await connection.fetch(_HEADS), found)
     await _projection(connection, found)
     for execution_id, story in streams.items():
         if execution_id in found.set_aside:
@@ -102,18 +103,19 @@ def _streams(events: Sequence[Any]) -> dict[int, list[Any]]:
 # --- the ledger ----------------------------------------------------------------------------------------------
 
 
-async def _positions(connection: Any, events: Sequence[Any], found: Findings) -> None:
-    """Every position of a shard is there once, up to its counter; nothing is left undecided."""
-    heads = await connection.fetch(
-        "SELECT shard_id, next_position, decided_position FROM noetl.execution_shard ORDER BY shard_id"
-    )
-    by_shard: dict[int, list[int]] = {head["shard_id"]: [] for head in heads}
+_HEADS = "SELECT shard_id, next_position FROM noetl.execution_shard ORDER BY shard_id"
+
+
+def _positions(events: Sequence[Any], before: Sequence[Any], after: Sequence[Any], found: Findings) -> None:
+    """Every position of a shard is there once, up to its counter.  A checkpoint may come between the looks."""
+    by_shard: dict[int, list[int]] = {head["shard_id"]: [] for head in after}
     for event in events:
         by_shard[event["shard_id"]].append(event["position"])
-    for head in heads:
-        positions, last = by_shard[head["shard_id"]], head["next_position"] - 1
-        if positions != list(range(1, last + 1)):
-            found.lost.append(f"shard {head['shard_id']}: positions are not 1 to {last}")
+    for first, last in zip(before, after, strict=True):
+        positions = by_shard[first["shard_id"]]
+        is_whole = positions == list(range(1, len(positions) + 1))
+        if not is_whole or not first["next_position"] - 1 <= len(positions) <= last["next_position"] - 1:
+            found.lost.append(f"shard {first['shard_id']}: positions are not 1 to {first['next_position'] - 1}")
 
 
 def _story(execution_id: int, story: Sequence[Any], found: Findings, *, may_fail: bool) -> None:
