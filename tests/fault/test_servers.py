@@ -170,6 +170,13 @@ def test_processes_and_shards_are_shown() -> None:
         runtimes = one.at(1).request("GET", "/api/runtimes").json["runtimes"]
         alive = [row for row in runtimes if row["is_alive"] and row["kind"] == "server"]
         assert {row["url"] for row in alive} == set(one.urls)
-        for row in one.shards(1):
+        rows = one.shards(1)
+
+        def all_are_owned() -> bool:
+            rows[:] = one.shards(1)
+            return all(row["lease_seconds"] is not None for row in rows)
+
+        wait_until(all_are_owned, seconds=30, what="every shard has an owner")
+        for row in rows:
             assert 0 < row["lease_seconds"] <= float(LEASE)
             assert row["lag"] == 0

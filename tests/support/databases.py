@@ -59,15 +59,15 @@ async def _begin_a_life(address: str) -> None:
 
 OWN_SHARDS = """
 UPDATE noetl.execution_shard
-SET epoch = epoch + 1, owner_runtime_id = $1, owner_instance = 'test', updated_at = clock_timestamp()
+SET epoch = epoch + 1, owner_runtime_id = $1, owner_instance = $2, updated_at = clock_timestamp()
 RETURNING shard_id, next_position, decided_position, epoch
 """
 
 
-async def own_shards(address: str, runtime_id: int = 1) -> list[ShardHead]:
+async def own_shards(address: str, runtime_id: int = 1, instance: str = "test") -> list[ShardHead]:
     """Take every shard of the database, whoever owns it."""
     async with connected(address) as connection:
-        rows = await connection.fetch(OWN_SHARDS, runtime_id)
+        rows = await connection.fetch(OWN_SHARDS, runtime_id, instance)
     return [ShardHead(r["shard_id"], r["next_position"], r["decided_position"], r["epoch"]) for r in rows]
 
 

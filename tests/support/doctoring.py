@@ -62,7 +62,7 @@ async def patient(address: str, home: Path) -> AsyncIterator[Patient]:
     engine = Engine(settings, address, instance="patient", has_worker=False)
     await engine.open()
     assert engine.serving.node is not None
-    engine.decider.own(await own_shards(address, engine.serving.node.runtime_id))
+    engine.decider.own(await own_shards(address, engine.serving.node.runtime_id, "patient"))
     try:
         async with asyncio.TaskGroup() as group:
             found = Patient(engine, settings, address, group)

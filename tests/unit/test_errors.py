@@ -22,7 +22,7 @@ LEAVES = {
     for name, member in vars(errors).items()
     if isinstance(member, type) and issubclass(member, NoetlError) and member not in (NoetlError, Terminal, Transient)
 }
-DRAWN = re.findall(r"^[├└]── (\w+)\s+(?:\((\w+)\))?", errors.__doc__ or "", re.MULTILINE)
+DRAWN = re.findall(r"^(?:│   )?[├└]── (\w+)\s+(?:\((\w+)\))?", errors.__doc__ or "", re.MULTILINE)
 
 
 def test_every_error_is_drawn_once() -> None:
