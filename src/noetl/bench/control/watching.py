@@ -70,8 +70,8 @@ class Watch:
                 await response.read()
             self.status_ms.append((time.perf_counter() - begun) * 1000)
             # Not projected yet: the lag says how long that takes.
-            self.unseen += response.status == 404
-            assert response.status in (200, 404), response.status
+            self.unseen += response.status == 503
+            assert response.status in (200, 503), response.status
 
     async def lags(self, database: Any) -> None:
         """From the answer to an append until the watermark of its shard is beyond it."""

@@ -245,7 +245,7 @@ class Decider:
                 before = dict(self._heads)
                 if not held and await patiently(self._is_as_known, before):
                     self._release(batch)
-                elif tries >= MISSES_MAX and before.items() <= self._heads.items():
+                elif not held and tries >= MISSES_MAX and before.items() <= self._heads.items():
                     await self._take_apart(batch, taken, LedgerCorrupt("a stream is not at the version of its events"))
                     return
                 else:
