@@ -112,8 +112,10 @@ async def commit(connection: Any, write: Write, staged: Mapping[str, int]) -> bo
 
 
 async def discard(connection: Any, write: Write) -> None:
-    """Leave nothing of a run that is not committed."""
+    """Leave nothing of a run that is not committed.  A task that begins late comes before this or behind it, and not
+    between the two halves: then its stage would be in no book, and nobody would sweep it."""
     async with connection.transaction():
+        await _lock(connection, write)
         await _discard(connection, write)
 
 
