@@ -93,9 +93,8 @@ ORDER BY s.shard_id
 
 -- name: commit_checkpoints
 -- Rows of shards are locked in their order, as by every writer: no deadlock.  One that somebody holds is left out, for
--- waiting would hold up the others.  A checkpoint of the same epoch that
--- commits first makes this one a unique violation, and the counters go back with it.  Nobody has to decide a
--- checkpoint: where everything was decided, everything still is.
+-- waiting would hold up the others.  A checkpoint of the same epoch that commits first makes this one a unique violation,
+-- and the counters go back with it.  Nobody has to decide a checkpoint: where everything was decided, everything still is.
 WITH role AS MATERIALIZED (
     SELECT 1 AS one FROM noetl.runtime_role
     WHERE role = :role::text AND runtime_id = :runtime_id::bigint AND epoch = :role_epoch::bigint
