@@ -21,9 +21,11 @@ from noetl.core.limits import (
     EVENT_CONTEXT_BYTES_MIN,
     EVENT_RESULT_BYTES_MAX,
     PAYLOAD_INLINE_BYTES_MAX,
+    PLACE_NAME_CHARS_MAX,
     PYTHON_CHILDREN_MAX,
     PYTHON_MEMORY_BYTES_MAX,
 )
+from noetl.core.locator.locality import DISTANCES
 from noetl.core.secret import KEY_RULE, Secret, key_from_text
 from noetl.core.shards import SHARD_COUNT_DEFAULT, SHARD_COUNT_MAX
 from noetl.core.storage import CREDENTIAL_VARIABLES, Storage, storage_from
@@ -44,6 +46,8 @@ class ControlSettings:
     """So many events of an execution after its last snapshot, the next one is taken."""
     background_connections: int = 4
     """Connections for what nobody waits for."""
+    locality_preference: str = "any"
+    """How far from its data something may run while somebody nearer can: a word of `DISTANCES`."""
     retention_days: int = 30
     """Partitions that are older are reported as what could go."""
     projector_metrics_host: str = "127.0.0.1"
@@ -114,6 +118,8 @@ class Settings:
     """Shared memory of all processes of this node together; 0 switches it off."""
     tier15_grace_seconds: float = 30.0
     """How long a segment stays behind the end of its lease."""
+    shares_frame_rows: bool = True
+    """Whether tables that rows of loops give are also put into shared memory; they are durable either way."""
     place: Mapping[str, str] = field(default_factory=dict)
     """Where a worker runs: node, zone, region, cluster."""
     gc_grace_hours: int = 24
@@ -202,13 +208,29 @@ def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
         tier1_memory_bytes=1024**2 * _number(source, "NOETL_TIER1_MEMORY_MB", 128, 0, 1024**2),
         tier15_budget_bytes=1024**2 * _number(source, "NOETL_TIER15_BUDGET_MB", 1024, 0, 1024**2),
         tier15_grace_seconds=_seconds(source, "NOETL_TIER15_GRACE_SECONDS", 30.0, 0.0, 3600.0),
-        place={name: source[variable] for name, variable in _PLACE.items() if source.get(variable)},
+        shares_frame_rows=_switch(source, "NOETL_CURSOR_FRAME_IPC_ENABLED", default=True),
+        place=_place(source),
         gc_grace_hours=_number(source, "NOETL_GC_GRACE_HOURS", 24, 1, 24 * 365),
         gc_ttl_days=_number(source, "NOETL_GC_TTL_DAYS", 90, 1, 36_500),
         control=_control(source),
         **_servers(source),
         **_spark(source),
     )
+
+
+def _place(source: Mapping[str, str]) -> dict[str, str]:
+    found = {name: source[variable] for name, variable in _PLACE.items() if source.get(variable)}
+    for name, value in found.items():
+        if len(value) > PLACE_NAME_CHARS_MAX or not value.isprintable():
+            raise SettingsInvalid(f"{_PLACE[name]} must be at most {PLACE_NAME_CHARS_MAX} printable characters")
+    return found
+
+
+def _distance(source: Mapping[str, str], variable: str) -> str:
+    word = source.get(variable) or "any"
+    if word not in DISTANCES:
+        raise SettingsInvalid(f"{variable} must be one of {', '.join(DISTANCES)}, not {word!r}")
+    return word
 
 
 def _log_format(source: Mapping[str, str]) -> str:
@@ -228,6 +250,7 @@ def _control(source: Mapping[str, str]) -> ControlSettings:
         checkpoint_interval_ms=_number(source, "NOETL_CHECKPOINT_INTERVAL_MS", 1000, 10, 3_600_000),
         snapshot_interval_events=_number(source, "NOETL_SNAPSHOT_INTERVAL_EVENTS", 10_000, 1, 10_000_000),
         background_connections=_number(source, "NOETL_BG_POOL_MAX_SIZE", 4, 1, 64),
+        locality_preference=_distance(source, "NOETL_LOCALITY_PREFERENCE"),
         retention_days=_number(source, "NOETL_RETENTION_DAYS", 30, 1, 36_500),
         projector_metrics_host=source.get("NOETL_PROJECTOR_METRICS_HOST") or "127.0.0.1",
         projector_metrics_port=_number(source, "NOETL_PROJECTOR_METRICS_PORT", 0, 0, 65_535) or None,
@@ -365,12 +388,12 @@ def _master(source: Mapping[str, str]) -> str:
 
 
 def _switch(source: Mapping[str, str], variable: str, *, default: bool) -> bool:
-    text = source.get(variable)
+    text = source.get(variable, "").lower()
     if not text:
         return default
-    if text not in ("0", "1"):
-        raise SettingsInvalid(f"{variable} must be 1 or 0, not {text!r}")
-    return text == "1"
+    if text not in ("0", "1", "false", "true"):
+        raise SettingsInvalid(f"{variable} must be true or false, or 1 or 0, not {text!r}")
+    return text in ("1", "true")
 
 
 def _key(source: Mapping[str, str], variable: str) -> Secret[bytes] | None:

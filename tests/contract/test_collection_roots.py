@@ -134,6 +134,8 @@ NO_PAYLOADS = {
     "execution_shard": "owners of shards",
     "runtime_role": "who has which role",
     "session": "sessions of workers",
+    "shared_limit": "rates and numbers of limits, by their names",
+    "limit_lease": "who holds permits of them",
     "projector": "processes that keep projections",
     "projection_snapshot": "states folded from events that have the same references, and dropped with their quarter",
 }
@@ -144,7 +146,7 @@ PLAIN = {
         *("producer", "correlation_id", "idempotency_key", "transition_key", "command_id", "stage_id", "frame_id"),
         "checksum",
     },
-    "command": {"command_id", "tenant_id", "organization_id", "pool", "tool_kind", "stop"},
+    "command": {"command_id", "tenant_id", "organization_id", "pool", "tool_kind", "stop", "locality"},
     "catalog": {"tenant_id", "organization_id", "path", "media_type", "name"},
     # What is shown of a state was folded from events that have the same references.
     "execution": {"tenant_id", "organization_id", "path", "status", "last_step", "state", "quarantine"},

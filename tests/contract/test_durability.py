@@ -15,10 +15,9 @@ from noetl.core.event import Event
 from noetl.core.execution.state import ExecutionState
 from noetl.core.ids import quarters_from, system_execution_of
 from noetl.core.snapshot.snapshot import Snapshot, take
-from noetl.engine.control.states import is_only_system
 from noetl.ports.durability.checkpoints import Barrier
 from noetl.ports.durability.roles import RoleLease
-from noetl.ports.ledger import QueuedCommand, ShardHead
+from noetl.ports.ledger import QueuedCommand
 from tests.support.aio import asynchronous
 from tests.support.databases import fresh_database
 from tests.support.durability import Durable, OpenDurable, memory_durable, postgres_durable
@@ -240,29 +239,6 @@ async def test_without_a_projector_there_is_no_checkpoint_and_the_age_shows_it(a
         ages = {labels["shard"]: value for name, labels, value in checkpointer.samples() if "age" in name}
         assert ages["1"] >= 50
         assert ages["2"] == 0
-
-
-@asynchronous
-async def test_a_shard_that_only_grew_by_checkpoints_is_told_from_one_that_did_not(alone: OpenDurable) -> None:
-    async with alone() as d:
-        event = await append(d, 1)
-        await d.apply(1, event.position, event.event_id)
-
-        async def head() -> ShardHead:
-            return (await d.ledger.heads())[1]
-
-        before = await head()
-        assert await is_only_system(d.ledger, before, before)
-        assert await d.checkpointer().look(await d.lease()) == {1}
-        after = await head()
-        assert after.next_position == before.next_position + 1
-        assert await is_only_system(d.ledger, before, after)
-        assert not await is_only_system(d.ledger, before, replace(after, epoch=after.epoch + 1))
-        await append(d, 1)
-        assert not await is_only_system(d.ledger, before, await head())
-        assert not await is_only_system(d.ledger, after, await head())
-        await append(d, 1, 9)
-        assert not await is_only_system(d.ledger, before, await head())
 
 
 # --- what is left in the queue ---------------------------------------------------------------------------

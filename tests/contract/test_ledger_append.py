@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from noetl.core import kinds
 from noetl.core.errors import (
     AppendOverloaded,
     EnvelopeInvalid,
@@ -97,6 +98,22 @@ async def test_an_equal_duplicate_is_success_with_the_old_position(backend: Open
         assert [one.position for one in again] == [one.position for one in first]
         assert [one.is_duplicate for one in first + again] == [False, False, True, True]
         assert (await b.heads())[1] == head
+
+
+@asynchronous
+async def test_a_claim_that_is_told_again_from_elsewhere_is_the_same_claim(backend: OpenBackend) -> None:
+    async with backend() as b, appender(b.ledger) as group:
+        execution = b.make.execution_id()
+        await group.append(offer(1, b.make.initialized(execution), b.make.issued(execution)))
+        taken = []
+        for node in ("n1", "n2"):
+            placement = {"distance": "node", "max_distance": "any", "within_max_distance": True}
+            meta = {"attempt": 1, "session": "9", "locality": {"node": node}, "placement": placement}
+            key = kinds.claimed_key("start#1", 1)
+            claim = b.make.event(execution, kinds.COMMAND_CLAIMED, key, command_id="start#1", meta=meta)
+            taken += await group.append(offer(1, claim))
+        assert [one.is_duplicate for one in taken] == [False, True]
+        assert taken[0].position == taken[1].position
 
 
 @asynchronous

@@ -159,6 +159,36 @@ def loop_samples(
             meta={"step": "s", "run": 1, "total": 18, "done": 18, "failed": 10, "frames": 2, "status": "ok"},
             **stage,
         ),
+        *stage_samples(b, execution_id),
+    ]
+
+
+def stage_samples(b: Backend, execution_id: int) -> list[Event]:
+    """What is told about a stage and its shards."""
+    told: dict[str, dict[str, Any]] = {
+        kinds.STAGE_OPENED: {"parents": [], "stage_kind": "fanout", "source": "collection"},
+        kinds.FANOUT_STARTED: {"total": 18, "total_shards": 2, "shard_size": 9},
+        kinds.FANIN_COMPLETED: {"fanin": {"status": "partial", "total": 2, "succeeded": 1, "failed": 1}},
+        kinds.STAGE_CLOSED: {"status": "ok", "total": 18, "done": 18, "failed": 10, "frames": 2},
+    }
+    about = {"step": "s", "run": 1}
+    shards = ((kinds.SHARD_DONE, 0), (kinds.SHARD_FAILED, 1))
+    return [
+        *(
+            b.make.event(execution_id, name, kinds.stage_key(name, "s#1"), meta={**about, **more}, stage_id="s#1")
+            for name, more in told.items()
+        ),
+        *(
+            b.make.event(
+                execution_id,
+                name,
+                kinds.shard_key("s#1", shard),
+                meta={**about, "shard_index": shard, "first": 9 * shard, "rows": 9, "tries": 0},
+                stage_id="s#1",
+                frame_id=f"s#1/{shard + 1}",
+            )
+            for name, shard in shards
+        ),
     ]
 
 
@@ -201,6 +231,7 @@ def lifecycle_samples(b: Backend, execution_id: int, *, ok: dict[str, Any]) -> l
             **c,
         ),
         e(execution_id, kinds.CANCEL_REQUESTED, kinds.CANCEL_REQUESTED_KEY, meta={"reason": "enough"}),
+        e(execution_id, kinds.EXECUTION_SEEDED, kinds.seeded_key(1), meta={"n": 1, "state": {"runs": [["s", 1]]}}),
         # Of a reserved execution in truth; the table makes no difference.
         e(
             execution_id,

@@ -149,6 +149,14 @@ async def test_frames_of_a_loop_are_counted_and_the_first_are_shown(backend: Ope
             for number in range(1, 6)
         ]
         await open_.ledger.append([offer(0, *frames)])
+        ended = {"kinds": [kinds.FRAME_COMMITTED], "limit": 3}
+        page = await open_.lineage.of_stage(execution_id, "each#1", after_position=0, **ended)
+        assert [event.frame_id for event in page] == ["each#1/1", "each#1/2", "each#1/3"]
+        rest = await open_.lineage.of_stage(execution_id, "each#1", after_position=page[-1].position, **ended)
+        assert [event.frame_id for event in rest] == ["each#1/4", "each#1/5"]
+        assert await open_.lineage.of_stage(execution_id, "b#1", after_position=0, **ended) == []
+        others = {"kinds": [kinds.FRAME_FAILED], "limit": 3}
+        assert await open_.lineage.of_stage(execution_id, "each#1", after_position=0, **others) == []
         (found,) = await open_.lineage.frames([(execution_id, "each#1"), (execution_id, "b#1")], frames_max=2, **OWNER)
         assert (found.execution_id, found.stage_id, found.total) == (execution_id, "each#1", 5)
         assert [one.ref.correlation for one in found.shown] == [

@@ -44,6 +44,26 @@ async def test_the_longest_waiting_commands_of_a_pool_come_first(backend: OpenBa
 
 
 @asynchronous
+async def test_a_row_says_where_its_command_would_best_run(backend: OpenBackend) -> None:
+    async with backend() as b:
+        execution, pool = b.make.execution_id(), f"pool{b.make.execution_id()}"
+        wish = '{"max_distance":"zone","source":{"node":"n1"}}'
+        # Alone, and together with others: each has its own form of the statement.
+        placed = command(execution, "s1#1", pool=pool, locality=wish)
+        await commit(b, queue=[placed])
+        assert await b.queue.waiting(pool=pool, limit=10) == [placed]
+        more = [command(execution, f"t{n}#1", pool=pool, locality=wish if n else None) for n in range(2)]
+        await commit(b, queue=more)
+        assert {row.command_id: row.locality for row in await b.queue.commands_of(execution)} == {
+            "s1#1": wish,
+            "t0#1": None,
+            "t1#1": wish,
+        }
+        await commit(b, queue=[command(execution, "s1#1", pool=pool)])
+        assert (await b.queue.commands_of(execution))[0].locality is None, "the ledger says what it must be"
+
+
+@asynchronous
 async def test_a_claim_takes_a_command_out_of_the_waiting_ones(backend: OpenBackend) -> None:
     async with backend() as b:
         execution, pool = b.make.execution_id(), f"pool{b.make.execution_id()}"

@@ -26,6 +26,7 @@ from noetl.adapters.postgres.serving.shards import PostgresShards
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.core.event import seal
+from noetl.core.locator.locality import NOWHERE, Place
 from noetl.ports.ledger import Ledger, Offer, QueuedCommand, ShardHead, StopWord
 from noetl.ports.queue import Queue, Taken
 from noetl.ports.serving.roster import HeldCommand, Roster, SessionRow
@@ -256,6 +257,18 @@ async def test_sessions_are_known_while_their_server_vouches_for_them(cluster: O
 
 
 @asynchronous
+async def test_other_servers_see_where_a_session_is_or_that_it_is_nowhere(cluster: Open) -> None:
+    async with cluster() as c:
+        one = await c.server("one")
+        somewhere = Place(region="eu", zone='a "b"', node="n\u00e4")
+        await c.roster.keep(one, [session(7, place=somewhere), session(8)], lease_seconds=LEASE)
+        assert [row.place for row in await c.roster.living()] == [somewhere, NOWHERE]
+        # A session does not move: what is renewed is its lease.
+        await c.roster.keep(one, [session(7, place=somewhere), session(8)], lease_seconds=LEASE)
+        assert [row.place for row in await c.roster.living()] == [somewhere, NOWHERE]
+
+
+@asynchronous
 async def test_what_dead_sessions_hold_goes_back_and_nothing_else(cluster: Open) -> None:
     async with cluster() as c:
         dead, alive = await c.server("dead"), await c.server("alive")
@@ -328,6 +341,10 @@ async def test_a_row_is_taken_once(cluster: Open) -> None:
         await c.queue.release(7, commands=[(execution, "a#1")])
         assert await c.queue.free(execution) == {"a#1": 1, "b#1": 0}
         assert await c.queue.take([Taken(execution, "a#1", 1, 8)]) == {(execution, "a#1")}
+        # Unless it is known that no claim was recorded: nobody must take it for one whose first attempt has died.
+        assert await c.queue.release(8, commands=[(execution, "a#1")], untaken=[2]) == 0  # of another attempt
+        assert await c.queue.release(8, commands=[(execution, "a#1")], untaken=[1]) == 1
+        assert await c.queue.free(execution) == {"a#1": 0, "b#1": 0}
 
 
 @asynchronous

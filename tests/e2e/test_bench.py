@@ -61,3 +61,14 @@ def test_the_control_plane_is_measured_while_thousands_of_events_come() -> None:
             "checkpoint_age_p99_ms": 1500.0,
             "events_per_s": 5000.0,
         }
+
+
+@pytest.mark.long
+def test_a_shared_rate_holds_over_four_workers_and_two_executions_that_get_half_of_it_each() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "limits", "--json", timeout=240)
+        assert done.code == 0, done.stderr
+        metrics = json.loads(done.stdout)["metrics"]
+        assert (metrics["rate_error_pct"]["limit"], metrics["share_error_pct"]["limit"]) == (2.0, 5.0)
+        assert metrics["rate_error_pct"]["value"] <= 2.0, metrics
+        assert metrics["share_error_pct"]["value"] <= 5.0, metrics

@@ -47,9 +47,11 @@ def hosted(noetl: Cli) -> Cli:
 
 
 @pytest.fixture(scope="module")
-def execution_id(hosted: Cli) -> str:
-    done = hosted("run", str(ROOT / "examples" / "hello_world.yaml"), "--json")
-    return str(done.json["execution_id"])
+def execution_ids(hosted: Cli) -> dict[str, str]:
+    """What stands for `<execution id>`, and for `<loop id>`: an execution with a loop."""
+    examples = {"<execution id>": "hello_world.yaml", "<loop id>": "parallel_loop.yaml"}
+    runs = {name: hosted("run", str(ROOT / "examples" / file), "--json") for name, file in examples.items()}
+    return {name: str(done.json["execution_id"]) for name, done in runs.items()}
 
 
 @pytest.mark.parametrize("line", FIRST)
@@ -63,19 +65,13 @@ def test_what_a_reader_types_first_works_with_nothing_running(noetl: Cli, line: 
     "line",
     [pytest.param(line, marks=[pytest.mark.long] if line in SLOW else []) for line in commands() if line not in FIRST],
 )
-def test_every_noetl_command_of_the_documents_works(hosted: Cli, execution_id: str, line: str) -> None:
-    noetl, words = hosted, shlex.split(line)[1:]
-    if any("<" in word for word in words):
-        words = [execution_id if word.startswith("<") else word for word in _joined(words)]
+def test_every_noetl_command_of_the_documents_works(hosted: Cli, execution_ids: dict[str, str], line: str) -> None:
+    noetl = hosted
+    words = shlex.split(re.sub(r"<[^>]*>", lambda name: execution_ids[name[0]], line))[1:]
     # A path of the catalog may look like a file; only what is one is made absolute.
     words = [str(ROOT / word) if word.startswith("examples/") and (ROOT / word).exists() else word for word in words]
     done = noetl(*words)
     assert done.code == 0, done.stderr
-
-
-def _joined(words: list[str]) -> list[str]:
-    """`<execution id>` is one word."""
-    return shlex.split(re.sub(r"<[^>]*>", "'<id>'", shlex.join(words).replace("'", "")))
 
 
 def test_make_targets_of_the_readme_exist() -> None:

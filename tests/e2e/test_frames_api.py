@@ -93,6 +93,56 @@ def test_the_same_request_gets_the_same_frames(ground: Place) -> None:
     assert puller.claim(execution_id, worker_slot="a", frame_index=1) != first
 
 
+def test_each_slot_of_a_worker_may_repeat_its_request(ground: Place) -> None:
+    """Several slots ask side by side: what one of them is told again does not depend on what another asked since."""
+    puller, execution_id = Puller(ground), started(ground)
+    first = puller.claim(execution_id, worker_slot="a", frame_index=0)
+    second = puller.claim(execution_id, worker_slot="b", frame_index=0)
+    assert first != second
+    assert puller.claim(execution_id, worker_slot="a", frame_index=0) == first
+    assert puller.claim(execution_id, worker_slot="b", frame_index=0) == second
+
+
+def test_that_there_was_no_frame_is_not_the_answer_for_ever(ground: Place) -> None:
+    puller, execution_id = Puller(ground), started(ground)
+    held = puller.claim(execution_id, requested_count=2)
+    assert puller.claim(execution_id, worker_slot="a", frame_index=0) == []
+    assert puller.commit(held[0], [{"v": n} for n in rows_of(held[0])]).status == 200
+    assert len(puller.claim(execution_id, worker_slot="a", frame_index=0)) == 1
+
+
+HINT = {"node": "here", "name": "noetl-1", "until": 1}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [{"ipc": HINT}, {"rows_ref": {"ipc": {"a" * 64: HINT}}}, [{"deep": [{"ipc": HINT, "uri": None}]}]],
+)
+def test_shared_memory_without_a_durable_reference_is_refused(ground: Place, value: Any) -> None:
+    puller, execution_id = Puller(ground), started(ground)
+    (frame,) = puller.claim(execution_id)
+    records = [{"v": value} for _ in rows_of(frame)]
+    refused = puller.commit(frame, records)
+    assert (refused.status, refused.json["code"]) == (422, "envelope_invalid"), refused.json
+    assert "durable reference" in refused.json["detail"]
+    path = f"/api/frames/{quote(frame['frame_id'])}"
+    rows = [{"index": frame["cursor"]["first"], "record": records[0]}]
+    assert puller.post(f"{path}/heartbeat", attempt=frame["attempt"], rows=rows).status == 422
+    only = {"ipc": HINT, "kind": "payload"}
+    assert puller.post(f"{path}/commit", attempt=frame["attempt"], output_ref=only).status == 422
+    # Nothing was recorded: the frame is still this worker's, and data that is only called so is data.
+    plain = [{"v": {"ipc": {"port": 1}, "also": {"ipc": HINT, "uri": "noetl://x"}}} for _ in records]
+    assert puller.commit(frame, plain).status == 200
+
+
+def test_rows_that_are_named_twice_in_one_heartbeat_are_refused(ground: Place) -> None:
+    puller, execution_id = Puller(ground), started(ground)
+    (frame,) = puller.claim(execution_id)
+    rows = [{"index": frame["cursor"]["first"], "record": {"v": n}} for n in range(2)]
+    path = f"/api/frames/{quote(frame['frame_id'])}/heartbeat"
+    assert puller.post(path, attempt=frame["attempt"], rows=rows).status == 422
+
+
 def test_a_frame_ends_once(ground: Place) -> None:
     puller, execution_id = Puller(ground), started(ground)
     (frame,) = puller.claim(execution_id)

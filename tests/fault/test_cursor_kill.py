@@ -162,6 +162,14 @@ def test_a_worker_killed_at_any_point_loses_nothing(point: str, process: str) ->
     assert of(events, "frame.abandoned") or point == "ended"
 
 
+def test_the_late_commit_of_a_worker_that_stood_still_is_refused() -> None:
+    """All rows of its frame have run when it stops, for longer than three leases last."""
+    events = story("worked", "row", name="SIGSTOP", times=1)
+    (lost, *_) = of(events, "frame.abandoned")
+    ends = [e for e in of(events, "frame.committed") if e["frame_id"] == lost["frame_id"]]
+    assert [end["meta"]["attempt"] > lost["meta"]["attempt"] for end in ends] == [True]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["claimed", "persisted", "recorded", "committed"])
 def test_a_worker_that_stands_still_holds_up_nobody(point: str) -> None:

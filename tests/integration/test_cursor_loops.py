@@ -243,6 +243,7 @@ async def test_s7_cursor_loop_counts_a_failing_row_and_goes_on(
         told = await engine.run(playbook(FAILING, spec=f"{{max_in_flight: {slots}, frame: {{max_rows: 5}}}}"))
         assert await committed(engine, told) == Counter(range(1, 13))
     assert told.state.status is Status.COMPLETED
+    assert told.result.pop("dead_letter") == told.state.ended_loops["drain"].dead_letter
     assert told.result | {"frames": 0} == {
         "status": "partial",
         "processed": 10,

@@ -32,6 +32,12 @@ from tests.support.databases import connected, fresh_database
 from tests.support.doctoring import Patient, codes, of, patient
 from tests.support.engine import OWNER
 
+TWO_FRAMES = """
+workflow:
+  - step: start
+    loop: {in: [1, 2], iterator: x, spec: {mode: parallel, max_in_flight: 2, frame: {max_rows: 1}}}
+    tool: {kind: noop}
+"""
 SIMPLE = """
     workflow:
       - {step: start, tool: {kind: python, code: "result = {'n': 4}"}}
@@ -337,9 +343,12 @@ async def test_numbers_of_the_database_are_left_out_when_it_is_away(address: str
         await pool.open()
         gauges = ServerGauges(PostgresExamination(pool), PostgresShards(pool), one.engine.sessions, clock)
         await one.running.start(SIMPLE)
+        await one.running.start(TWO_FRAMES)
         await gauges.refresh()
         shown = list(gauges.samples())
-        assert ("noetl_queue_commands", {"pool": "default", "state": "waiting"}, 1) in shown
+        assert ("noetl_queue_commands", {"pool": "default", "state": "waiting"}, 3) in shown
+        assert ("noetl_frame_backlog_total", {"stage_kind": "collection", "status": "waiting"}, 2) in shown
+        assert ("noetl_frame_backlog_total", {"stage_kind": "all", "status": "all"}, 2) in shown
         assert ("noetl_timers_due", {}, 0) in shown
         assert {name for name, labels, _ in shown if labels.get("instance") == "patient"} == {"noetl_shard_owner"}
         await pool.close()

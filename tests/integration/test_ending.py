@@ -237,7 +237,7 @@ async def test_a_step_that_ends_in_time_leaves_no_timer(address: str, tmp_path: 
           - {step: rows, loop: {in: [1, 2], iterator: n}, tool: {kind: noop}, spec: {timeout: 1h}}
         """)
         assert told.state.status is Status.COMPLETED
-        assert all("due_at" in event.meta for event in told.of_type(kinds.LOOP_STARTED))
+        assert all("due_at" in event.meta for event in told.of_type(kinds.STAGE_OPENED))
         await nothing_is_left(engine, address, told)
 
 

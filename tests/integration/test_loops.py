@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from noetl.core import kinds
-from noetl.core.execution.evolve import fold_all
+from noetl.core.execution.evolve import evolve, fold_all
 from noetl.core.execution.state import Status
-from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX
+from noetl.core.limits import PAYLOAD_INLINE_BYTES_MAX, STAGE_OUTPUTS_GATHERED
 from tests.support.aio import asynchronous
 from tests.support.databases import fresh_database
 from tests.support.engine import Running, Told, running_engine
@@ -550,3 +550,21 @@ async def test_many_loops_at_the_same_time(address: str, tmp_path: Path) -> None
     for number, told in enumerate(results):
         assert told.result["count"] == 20 + number
         check_frames(told)
+
+
+@asynchronous
+async def test_outputs_of_many_frames_are_written_down_on_the_way(address: str, tmp_path: Path) -> None:
+    """The state of a loop stays small however many frames it has, and its result has every row."""
+    rows = 2 * STAGE_OUTPUTS_GATHERED + 50
+    spec = "{mode: parallel, max_in_flight: 8, frame: {max_rows: 1}}"
+    async with running_engine(address, tmp_path) as engine:
+        told = await engine.run(playbook(TOOLS["single"], spec=spec), {"n": rows})
+        assert told.state.status is Status.COMPLETED
+    written = [e for e in told.of_type(kinds.COMMAND_COMPLETED) if "/gather/" in str(e.command_id)]
+    assert len(written) == 2
+    assert len(told.result["data"]) == rows
+    state = None
+    for event in told.events:
+        state = evolve(state, event)
+        for stage in state.loop_state.values():
+            assert len(stage.outputs) <= STAGE_OUTPUTS_GATHERED + 64

@@ -25,7 +25,7 @@ from tests.support.postgres import RunningServer, embedded_server, shared_server
 from tests.support.sql import Sql, credential, new_tool
 
 NOW = datetime.datetime.now(datetime.UTC)
-VIEWS = ("commands", "events", "executions", "ledger", "result_refs", "shards")
+VIEWS = ("commands", "events", "executions", "frames", "ledger", "result_refs", "shards", "stages")
 
 
 @pytest.fixture(scope="module")

@@ -258,3 +258,52 @@ async def test_an_owner_whose_shards_were_taken_commits_nothing_there(address: s
         known = {head.shard_id: head.epoch for one in (first, second) for head in one.engine.decider.heads.values()}
         assert {row["shard_id"]: row["epoch"] for row in rows} == known
         assert all(known[shard] > epoch for shard, epoch in stolen.items())
+
+
+# --- places ------------------------------------------------------------------------------------------------
+
+GATED = """
+    workflow:
+      - step: make
+        tool:
+          kind: python
+          code: |
+            import os, time
+            while not os.path.exists("{gate}"):
+                time.sleep(0.02)
+            result = [{{"n": n, "text": "x" * 100}} for n in range(60)]
+        next: {{arcs: [{{step: each}}]}}
+      - step: each
+        loop:
+          in: "{{{{ make }}}}"
+          iterator: item
+          spec: {{mode: parallel, max_in_flight: 4, frame: {{max_rows: 5}}}}
+        tool: {{kind: noop, result: "{{{{ item.n }}}}"}}
+"""
+
+
+@asynchronous
+async def test_a_server_leaves_frames_to_a_nearer_worker_of_another_one(address: str, tmp_path: Path) -> None:
+    common = {**QUICK, "NOETL_LOCALITY_PREFERENCE": "zone"}
+    here = {**common, "NOETL_ZONE": "here", "NOETL_WORKER_SLOTS": "1"}
+    there = {**common, "NOETL_ZONE": "there", "NOETL_WORKER_SLOTS": "8"}
+    busy, made = tmp_path / "busy", tmp_path / "made"
+    async with (
+        running_engine(address, tmp_path, here, has_worker=True) as owner,
+        running_engine(address, tmp_path, there, has_worker=True) as other,
+        asyncio.TaskGroup() as group,
+    ):
+        await shared([owner, other])
+        blocker = group.create_task(owner.run(GATED.format(gate=busy)))
+        await until(lambda: any(one.holds for one in owner.engine.sessions.connected.values()), "its worker is busy")
+        placed = group.create_task(owner.run(GATED.format(gate=made)))
+        await until(lambda: any(one.holds for one in other.engine.sessions.connected.values()), "it runs elsewhere")
+        busy.touch()
+        one_story(await blocker)
+        made.touch()
+        told = await placed
+    one_story(told)
+    claims = [event.meta for event in told.events if event.event_type == kinds.FRAME_STARTED]
+    assert {str(meta["locality"]) for meta in claims} == {"{'zone': 'there'}"}, "although the owner's worker was free"
+    near = {"distance": "zone", "max_distance": "zone", "within_max_distance": True}
+    assert all(meta["placement"] == near for meta in claims)

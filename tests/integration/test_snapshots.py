@@ -23,7 +23,7 @@ from noetl.core.event import Event
 from noetl.core.execution.evolve import evolve
 from noetl.core.execution.state import ExecutionState
 from noetl.core.ids import SYSTEM_ID_LIMIT, system_execution_of
-from noetl.engine.control.states import Held, States, undecided_events
+from noetl.engine.control.states import Held, States, events_behind
 from noetl.engine.durability.snapshotter import Snapshotter
 from noetl.ports.ledger import Ledger
 from tests.support.aio import asynchronous
@@ -179,7 +179,8 @@ async def test_the_executions_of_the_system_are_in_no_list_and_nobody_decides_th
         with pytest.raises(ExecutionUnknown):
             await States(d.ledger, d.snapshots).fold(system)
         (head,) = [head for head in await d.ledger.heads() if head.shard_id == 2]
-        assert [one.execution_id for one in await undecided_events(d.ledger, head)] == [event.execution_id]
+        found = await events_behind(d.ledger, head, head.decided_position)
+        assert [one.execution_id for one in found] == [event.execution_id]
         rows = await sql(address, "SELECT count(*) AS n FROM noetl_views.events WHERE tenant_id = 'acme'")
         assert rows[0]["n"] == 1
 

@@ -223,3 +223,34 @@ async def test_a_lost_collection_is_an_error_and_never_made_up(tmp_path: Path) -
     assert told.state.failure is not None
     assert told.state.failure["step"] == "each"
     assert told.state.loop_state == {} or all(loop.done == 0 for loop in told.state.loop_state.values())
+
+
+@pytest.mark.parametrize("switch", ["true", "false"])
+@asynchronous
+async def test_rows_of_frames_can_be_kept_out_of_shared_memory_and_never_out_of_the_store(
+    tmp_path: Path, switch: str
+) -> None:
+    body = f"""
+    workflow:
+      - step: each
+        loop: {{in: [1, 2], iterator: x}}
+        tool:
+          kind: python
+          code: |{MAKE.format(rows=LARGE)}
+        next: [{{step: plain}}]
+      - step: plain
+        tool:
+          kind: python
+          code: |{MAKE.format(rows=LARGE)}
+        next: [{{step: look}}]
+      - step: look
+        tool: {{kind: noop, result: "{{{{ each.results[1][7].n }}}}"}}
+    """
+    async with running(tmp_path, NOETL_CURSOR_FRAME_IPC_ENABLED=switch) as engine:
+        told = await engine.run(body)
+        assert completed(told) == 7
+    frames = [event.result["reference"] for event in told.of_type("frame.committed") if event.result]
+    assert frames
+    assert [("ipc" in reference) for reference in frames] == [switch == "true"] * len(frames)
+    plain = next(e for e in told.of_type("command.completed") if e.command_id == "plain#1" and e.result)
+    assert "ipc" in plain.result["reference"], "only frames are meant"  # type: ignore[index]

@@ -37,6 +37,7 @@ RESULTS: Mapping[str, Any] = {
         "failed": ["invalid literal for int() with base 10: 'seventeen'"],
     },
     "retry_policy": {"attempts": 3},
+    "shared_limit": {"shipped": 24, "at most three at a time": True},
     "spark_join": {
         "best": {"name": "Hedy", "amount": 159375.0, "orders": 12500},
         "customers": 4,

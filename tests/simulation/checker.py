@@ -31,7 +31,14 @@ _KEYS: dict[str, Callable[[Event, Any], str]] = {
     "task.waiting": lambda e, m: f"task.waiting/{e.command_id}/{m['n']}",
     "timer.fired": lambda e, m: f"timer.fired/{m['name']}",
     "step.decided": lambda e, m: f"step.decided/{m['step']}#{m['run']}",
-    "loop.started": lambda e, m: f"loop.started/{m['step']}#{m['run']}",
+    **{
+        name: lambda e, m: f"{e.event_type}/{m['step']}#{m['run']}"
+        for name in ("stage.opened", "loop.started", "loop.fanout.started", "loop.fanin.completed", "stage.closed")
+    },
+    **dict.fromkeys(
+        ("loop.shard.done", "loop.shard.failed"),
+        lambda e, m: f"loop.shard.terminal/{m['step']}#{m['run']}/{m['shard_index']}",
+    ),
     "frame.dispatched": lambda e, m: f"frame.dispatched/{e.frame_id}/{m['attempt']}",
     "frame.started": lambda e, m: f"frame.started/{e.frame_id}/{m['attempt']}",
     "frame.abandoned": lambda e, m: f"frame.abandoned/{e.frame_id}/{m['attempt']}",

@@ -65,6 +65,13 @@ def intruded(seed: int) -> ClusterSetting:
     return replace(chosen, one=replace(chosen.one, shards=3, weather=weather))
 
 
+def scattered(seed: int) -> ClusterSetting:
+    """The same, with workers in different places and servers that want work near its data; playbooks of many loops."""
+    chosen = cluster_of(seed)
+    one = replace(chosen.one, loops=0.6, tuning=replace(chosen.one.tuning, is_spread=True))
+    return replace(chosen, servers=3, one=one)
+
+
 @dataclass(slots=True, eq=False)
 class Member:
     """A server, and what became of it."""

@@ -45,7 +45,7 @@ class SeenFrame:
 
 @dataclass(slots=True)
 class SeenStage:
-    """One epoch of a loop."""
+    """One epoch of a loop: `is_done` is that its rows have ended, `is_closed` that nothing works for it any more."""
 
     total: int
     policy: dict[str, Any]
@@ -53,6 +53,7 @@ class SeenStage:
     next_index: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     is_done: bool = False
+    is_closed: bool = False
 
     @property
     def in_use(self) -> int:
@@ -64,15 +65,22 @@ class LoopChecker:
     """Every stage that the ledger knows, by execution and stage."""
 
     stages: dict[tuple[int, str], SeenStage] = field(default_factory=dict)
+    opened: set[tuple[int, str]] = field(default_factory=set)
     marks: Counter[str] = field(default_factory=Counter)
 
     def observe(self, event: Event) -> None:
+        key = (event.execution_id, str(event.stage_id))
+        if event.event_type == kinds.STAGE_OPENED:
+            require(key not in self.opened, "a stage was opened twice", event)
+            self.opened.add(key)
+        elif event.event_type == kinds.STAGE_CLOSED:
+            self._close(key, event)
         check = _CHECKS.get(event.event_type)
         if check is None:
             return
-        stage = self.stages.get((event.execution_id, str(event.stage_id)))
+        require(key in self.opened, "a word about a stage that nobody opened", event)
+        stage = self.stages.get(key)
         if stage is None:
-            key = (event.execution_id, str(event.stage_id))
             require(event.event_type in (kinds.LOOP_STARTED, kinds.LOOP_DONE), "a frame without its loop", event)
             meta: Any = event.meta
             self.stages[key] = stage = SeenStage(total=meta["total"], policy=meta.get("policy", {}))
@@ -81,6 +89,17 @@ class LoopChecker:
         require(not stage.is_done, "a fact behind the end of its loop", event)
         check(stage, event)
         self._mark(event)
+
+    def _close(self, key: tuple[int, str], event: Event) -> None:
+        require(key in self.opened, "a stage was closed that nobody opened", event)
+        self.opened.remove(key)
+        stage = self.stages.get(key)
+        if stage is not None:
+            require(stage.is_done and not stage.is_closed, "a stage was closed before its end, or twice", event)
+            stage.is_closed = True
+            meta: Any = event.meta
+            counts = (stage.counts["success"] + stage.counts["failed"], stage.counts["failed"])
+            require((meta["done"], meta["failed"]) == counts, f"{dict(stage.counts)} were counted", event)
 
     def _mark(self, event: Event) -> None:
         """Rare branches, so that a run can say that it took them."""
@@ -106,6 +125,7 @@ class LoopChecker:
         return limit
 
     def check_end(self) -> None:
+        require(not self.opened, f"{sorted(self.opened)} were opened and never closed")
         for key, stage in self.stages.items():
             require(stage.is_done, f"{key} has no end")
             left = [name for name, frame in stage.frames.items() if frame.is_open]

@@ -16,6 +16,7 @@ from noetl.adapters.memory.queue import MemoryExecutions, MemoryQueue
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.core.codec import canonical_json, sha256_hex
 from noetl.core.errors import Failure, NoetlError, PlaybookUnknown, ScriptUnavailable
+from noetl.core.locator.locality import NOWHERE, Distance, Place
 from noetl.engine.children.starter import ChildStarter
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
@@ -25,6 +26,7 @@ from noetl.engine.control.states import States
 from noetl.engine.control.timers import Timers
 from noetl.engine.control.watch import Watchers
 from noetl.engine.executions import ExecutionService
+from noetl.engine.forking.retrying import RetryService
 from noetl.engine.payloads import Payloads
 from noetl.engine.pinning.pinner import Pinner
 from noetl.engine.pinning.scripts import ScriptPinner
@@ -44,6 +46,13 @@ from tests.simulation.frames import LoopChecker, require
 from tests.simulation.side import Side, Surroundings
 
 PRODUCER = "noetl://tenant/acme/org/sales/host/simulated"
+PLACES = (
+    Place(region="eu", zone="a", node="n1"),
+    Place(region="eu", zone="b", node="n2"),
+    NOWHERE,
+    Place(region="us", zone="x", node="n3"),
+)
+DISTANCES = (Distance.ZONE, Distance.NODE, Distance.ANY)
 Meeting = Callable[[ControlParts], Neighbours]
 
 
@@ -221,8 +230,10 @@ class Life:
         self.playbooks = Playbooks(self.payloads, kinds=frozenset((self.tool.kind, "playbook")))
         self.side = Side(around)
         self.states = States(self.ledger, self.side.snapshots)
-        self.sessions = Sessions()
         self.number = number or chance.randrange(512, 1024)
+        is_spread = around.tuning.is_spread
+        self.place = PLACES[self.number % len(PLACES)] if is_spread else NOWHERE
+        self.sessions = Sessions(DISTANCES[self.number % len(DISTANCES)] if is_spread else Distance.ANY)
         self.is_open = asyncio.Event()
         self.session: NoisySession | None = None
         self.shelf = Shelf()
@@ -266,6 +277,13 @@ class Life:
             starter=starter,
             shard_count=len(self._database.tables.heads),
         )
+        self.retries = RetryService(
+            executions=self.service,
+            ledger=self.ledger,
+            payloads=self.payloads,
+            playbooks=self.playbooks,
+            ids=roots or ids,
+        )
         self.dispatcher = Dispatcher(
             decider=self.decider,
             sessions=self.sessions,
@@ -299,7 +317,7 @@ class Life:
             chance=self._chance,
             weather=self._weather,
         )
-        self.sessions.connect(session)
+        self.sessions.connect(session, place=self.place)
         return Worker(
             WorkerParts(
                 session=session,

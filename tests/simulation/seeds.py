@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.simulation.cluster import in_peace, intruded, simulate_cluster
+from tests.simulation.cluster import in_peace, intruded, scattered, simulate_cluster
 from tests.simulation.families import simulate_family
 from tests.simulation.faults import Weather
 from tests.simulation.world import Setting, setting_of, simulate, simulate_fair
@@ -70,12 +70,19 @@ def _intruder(seed: int) -> Counter[str]:
     return Counter(outcome.seen)
 
 
+def _spread(seed: int) -> Counter[str]:
+    outcome = simulate_cluster(seed, scattered(seed))
+    assert outcome.results == in_peace(seed, scattered(seed)).results
+    return Counter(outcome.seen)
+
+
 RUNS: dict[str, Callable[[int], Counter[str]]] = {
     "server": _server,
     "loops": _loops,
     "family": _family,
     "cluster": _cluster,
     "intruder": _intruder,
+    "spread": _spread,
 }
 
 

@@ -114,6 +114,11 @@ class ServerLife(Life):
     async def _vouch(self, session_id: int) -> None:
         assert self._node is not None
         row = SessionRow(
-            session_id=session_id, worker_id=f"worker {self.number}", pool="default", kinds=None, slots=self._slots
+            session_id=session_id,
+            worker_id=f"worker {self.number}",
+            pool="default",
+            kinds=None,
+            slots=self._slots,
+            place=self.place,
         )
         await self._roster.keep(self._node.runtime_id, [row], lease_seconds=self._tuning.lease_seconds)

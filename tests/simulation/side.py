@@ -45,6 +45,8 @@ class Tuning:
     snapshot_events: int = 10
     first_page_events: int = 500
     """So many events of an execution are read before anybody asks for a snapshot of it."""
+    is_spread: bool = False
+    """Workers stand in different places, and servers want work near its data."""
 
 
 class Inline:

@@ -16,6 +16,7 @@ from tests.simulation.seeds import check_seed
 
 SEEDS, LONG_SEEDS, PART = 100, 400, 100
 INTRUDED_SEEDS = 10
+SPREAD_SEEDS = 20
 STORM = Weather(
     seconds_max=0.3,
     trouble=0.1,
@@ -57,6 +58,17 @@ def test_whatever_becomes_of_the_servers_the_outcome_is_the_same_in_a_long_run(f
 @pytest.mark.parametrize("seed", range(INTRUDED_SEEDS))
 def test_a_lock_on_a_shard_delays_what_is_in_it_and_changes_nothing(seed: int) -> None:
     check_seed("intruder", seed)
+
+
+@pytest.mark.parametrize("seed", range(SPREAD_SEEDS))
+def test_workers_in_different_places_change_who_runs_something_and_not_what_comes_of_it(seed: int) -> None:
+    check_seed("spread", seed)
+
+
+@pytest.mark.long
+def test_workers_in_different_places_change_nothing_in_a_long_run() -> None:
+    for seed in range(SPREAD_SEEDS, SPREAD_SEEDS + PART):
+        check_seed("spread", seed)
 
 
 @pytest.mark.long

@@ -217,12 +217,51 @@ def test_a_miss_over_a_checkpoint_in_one_shard_does_not_hide_what_came_in_anothe
             await scene.checkpoint(scene.shard_of(other))
             # Its end is the next commit, and misses its fence over nothing but a checkpoint.
             assert (await ended(life, other, within=60)).status is Status.COMPLETED
+            await life.decider.catch_up()
             assert (await ended(life, execution, within=60)).status is Status.COMPLETED
             for one in executions:
                 assert (await ended(life, one, within=5_000)).status is Status.COMPLETED
         check_end(scene.database)
 
     scene.play(story())
+
+
+def test_a_commit_that_holds_in_one_shard_is_done_there_and_decided_again_in_the_other() -> None:
+    scene = Scene(slots=20, shards=2)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            here, there = await in_both_shards(scene, life)
+            scene.faults.script("advance", Mishap(seconds_before=0.02))
+            for execution in (here, there):
+                await scene.foreign_fact(execution, "b#1")
+            # Both are decided in one commit, which is on its way when somebody appends in one of the two shards.
+            # So soon that no checkpoint comes between.
+            deciding = asyncio.ensure_future(life.decider.catch_up())
+            await asyncio.sleep(0.01)
+            await scene.foreign_fact(there, "a#1")
+            commits = life.decider._counts.commits
+            await deciding
+            # One part of the first, and the rest.
+            assert (life.decider._counts.misses, life.decider._counts.commits - commits) == (1, 2)
+            heads = scene.database.tables.heads.values()
+            assert all(head.decided_position == head.next_position - 1 for head in heads)
+            for execution in (here, there):
+                assert (await ended(life, execution, within=5_000)).status is Status.COMPLETED
+            assert life.decider._counts.unknown == 0
+        check_end(scene.database)
+
+    scene.play(story())
+
+
+async def in_both_shards(scene: Scene, life: Life) -> tuple[int, int]:
+    """Two executions that wait for `a` and `b`, one in each shard."""
+    found: dict[int, int] = {}
+    while len(found) < 2:
+        execution = await start(life, *FORK)
+        found.setdefault(scene.shard_of(execution), execution)
+    await asyncio.sleep(1)
+    return found[0], found[1]
 
 
 @pytest.mark.parametrize(

@@ -293,7 +293,10 @@ class World:
         if result.status == "error":
             return result.run, result.status, result.error
         owner = {"tenant_id": state.tenant_id, "organization_id": state.organization_id}
-        return result.run, result.status, await read_result(self._readable(), reference, **owner)
+        found = await read_result(self._readable(), reference, **owner)
+        assert isinstance(found, dict)
+        # Its dead letter names frames and attempts.
+        return result.run, result.status, {name: value for name, value in found.items() if name != "dead_letter"}
 
     def _readable(self) -> Payloads:
         return Payloads(small=MemoryPayloads(self.database.tables.payloads), large=MemoryPayloads(self._large))

@@ -164,8 +164,9 @@ def most_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
     told = list(events)
     count = Counter(event_type for event_type, _ in told)
     skipped = sum(1 for _, meta in told if meta.get("outcome") == "skipped")
-    bound = 4 * count["command.issued"] + 3 * count["frame.dispatched"] + 2 * count["loop.started"] + skipped + 2
-    own = sum(number for name, number in count.items() if name.startswith(("job.", "child.", "cursor.")))
+    bound = 4 * count["command.issued"] + 3 * count["frame.dispatched"] + 4 * count["stage.opened"] + skipped + 2
+    apart = ("job.", "child.", "cursor.", "loop.fanout.", "loop.shard.", "loop.fanin.")
+    own = sum(number for name, number in count.items() if name.startswith(apart))
     return bound + own + count["child.terminal"]
 
 

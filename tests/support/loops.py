@@ -182,6 +182,9 @@ class Looping(Simulated):
     def seal(self, command_id: str) -> None:
         """Write the result of a loop."""
         command, stage = self.state.commands[command_id], self.body(command_id)["stage"]
+        for reference in stage.get("gathered", ()):
+            lists: Any = self.payloads[reference["sha256"]]
+            stage["outputs"] += lists["frames"]
         failure = stage["failure"]
         document = {
             "total": stage["total"],
@@ -213,6 +216,8 @@ class Looping(Simulated):
         command = self.state.commands[command_id]
         if command.kind == "collect":
             self.collect(command_id)
+        elif command.kind == "gather":
+            gather(self, command_id)
         elif command.kind == "seal":
             self.seal(command_id)
         elif command.frame is not None:
@@ -230,6 +235,15 @@ class Looping(Simulated):
 def windows(run: Looping) -> list[tuple[int, int, int]]:
     """First row, rows and concurrency of the open frames."""
     return [run.frame(name)[1:4] for name in run.frames]
+
+
+def gather(run: Looping, command_id: str) -> None:
+    """Write down where some frames of a loop left their rows."""
+    command, stage = run.state.commands[command_id], run.body(command_id)["stage"]
+    document = {"frames": stage["outputs"]}
+    run._keep(document)
+    result = Result(status="ok", reference=address_of(document).reference)
+    run._fact(command, kinds.COMMAND_COMPLETED, result.to_json(), None)
 
 
 def drain(run: Looping, frame_id: str) -> Event:

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 
+from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.core.errors import AppendOverloaded, ExecutionClosed, NoetlError
+from noetl.core.event import seal
 from noetl.engine.control.inputs import FactInput, RestoreInput
 from noetl.engine.sharing.counts import ControlCounts
 from noetl.engine.sharing.waiting import Waiting
 from noetl.ports.session import Fact
 from tests.support.aio import asynchronous
+from tests.support.events import EventMaker
 
+CLOCK = VirtualClock()
+MAKE = EventMaker(ids=VirtualIds(CLOCK), clock=CLOCK)
+EVENTS = [MAKE.initialized(7) for _ in range(5)]
 FACT = Fact(execution_id=7, command_id="a", attempt=1, event_type="command.completed")
 
 
@@ -25,7 +31,7 @@ async def test_what_is_refused_is_counted_and_refused() -> None:
     for waiting, error in zip((late, soon, other), errors, strict=True):
         counts.refuse(waiting, error)
         assert waiting.answer.exception() is error
-    counts.committed(3, 5)
+    counts.committed(3, [seal(event) for event in EVENTS])
     counts.inputs.append(late)
     shown = {(name, *labels.values()): value for name, labels, value in counts.samples()}
     # Only the first is a fact that came too late: the second may come again, the third is none.

@@ -533,7 +533,7 @@ def test_a_loop_that_was_admitted_but_cannot_begin_fails() -> None:
     run = Looping(graph(step("start", "each"), each))
     run.complete("start#1", {"go": True})
     run.finish()
-    assert "admit rule 0: " in str(run.of(kinds.LOOP_DONE)[0].meta["warnings"])
+    assert "admit rule 0: " in str(run.of(kinds.STAGE_OPENED)[0].meta["warnings"])
     assert run.state.failure is not None
     assert run.state.failure["error"]["code"] == "loop_not_iterable"  # type: ignore[index]
 

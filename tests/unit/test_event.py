@@ -28,6 +28,7 @@ PARTS = {
     "<n>": "3",
     "<name>": "retry/load#1/3",
     "<epoch>": "5",
+    "<shard>": "4",
 }
 ALL = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
@@ -102,9 +103,9 @@ def test_an_envelope_leaves_out_what_is_not_known_and_what_the_ledger_gives(kind
 def test_a_kind_has_a_name_a_meaning_and_a_key_of_its_cause(kind: EventKind) -> None:
     noun, _, verb = kind.event_type.partition(".")
     assert noun
-    assert verb.endswith("ed") or verb in {"waiting", "heartbeat", "done", "terminal"}
+    assert verb.endswith("ed") or verb.rpartition(".")[2] in {"waiting", "heartbeat", "done", "terminal"}
     assert kind.says.endswith(".")
-    ends = {"command.terminal", "frame.terminal", "execution.terminal"}
+    ends = {"command.terminal", "frame.terminal", "loop.shard.terminal", "execution.terminal"}
     assert kind.transition_key.split("/")[0] in {kind.event_type, *ends}
 
 
@@ -118,7 +119,10 @@ def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
         kinds.TASK_WAITING: kinds.waiting_key(command, 3),
         kinds.STEP_DECIDED: kinds.decided_key("load", 1),
         kinds.TIMER_FIRED: kinds.timer_key("retry/load#1/3"),
+        kinds.STAGE_OPENED: kinds.stage_key(kinds.STAGE_OPENED, stage),
+        kinds.EXECUTION_SEEDED: kinds.seeded_key(3),
         kinds.LOOP_STARTED: kinds.loop_started_key(stage),
+        kinds.FANOUT_STARTED: kinds.stage_key(kinds.FANOUT_STARTED, stage),
         kinds.FRAME_DISPATCHED: kinds.frame_key(kinds.FRAME_DISPATCHED, frame, 2),
         kinds.FRAME_STARTED: kinds.frame_key(kinds.FRAME_STARTED, frame, 2),
         kinds.CURSOR_CLAIMED: kinds.cursor_claimed_key(frame, 2, 3),
@@ -127,6 +131,10 @@ def test_keys_are_built_from_ordinals_as_the_kinds_say() -> None:
         kinds.FRAME_COMMITTED: kinds.frame_terminal_key(frame),
         kinds.FRAME_FAILED: kinds.frame_terminal_key(frame),
         kinds.LOOP_DONE: kinds.loop_done_key(stage),
+        kinds.SHARD_DONE: kinds.shard_key(stage, 4),
+        kinds.SHARD_FAILED: kinds.shard_key(stage, 4),
+        kinds.FANIN_COMPLETED: kinds.stage_key(kinds.FANIN_COMPLETED, stage),
+        kinds.STAGE_CLOSED: kinds.stage_key(kinds.STAGE_CLOSED, stage),
         kinds.CHILD_STARTED: kinds.child_key(kinds.CHILD_STARTED, command, 3),
         kinds.CHILD_TERMINAL: kinds.child_key(kinds.CHILD_TERMINAL, command, 3),
         kinds.JOB_INTENDED: kinds.job_key(kinds.JOB_INTENDED, command, 2, 3),

@@ -53,7 +53,10 @@ def test_an_open_loop_shows_its_progress() -> None:
     assert view["steps"]["each"] == {
         "runs": 2,
         "status": "running",
-        "loop": {"total": 100, "done": 40, "failed": 3, "frames": {"given_out": 9, "open": 4}},
+        "loop": {
+            **{"total": 100, "done": 40, "failed": 3, "frames": {"given_out": 9, "open": 4}},
+            "profile": {"wall_ms": 0.0, "render_ms": 0, "tool_ms": 0, "limit_ms": 0, "tasks": {}, "kinds": {}},
+        },
     }
 
 

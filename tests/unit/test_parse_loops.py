@@ -85,6 +85,21 @@ def test_a_frame_policy_has_two_names(key: str) -> None:
     }
 
 
+@pytest.mark.parametrize("distance", ["node", "cluster", "zone", "region", "any", '"{{ workload.how_far }}"'])
+def test_a_loop_may_say_how_far_from_its_data_it_runs(distance: str) -> None:
+    loop = read(f"{{in: [1], iterator: row, spec: {{locality: {{max_distance: {distance}}}}}}}")
+    assert loop.locality == {"max_distance": distance.strip('"')}
+
+
+def test_a_distance_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    (found,) = problems(looping("{in: [1], iterator: row, spec: {locality: {max_distance: zon}}}"))
+    assert found.code == "locality"
+    assert (
+        "loop.spec.locality.max_distance must be node or cluster or zone or region or any, not 'zon'" in found.message
+    )
+    assert "zone" in found.message.partition("not 'zon'")[2]
+
+
 def test_a_frame_policy_may_be_empty() -> None:
     for frame in ("{}", "null", "{max_rows: null, max_attempts: null, retry_mode: null}"):
         assert read(f"{{in: [1], iterator: row, spec: {{frame: {frame}}}}}").frame == {}
@@ -208,7 +223,7 @@ def test_unknown_keys_are_ignored_aloud(loop: str, message: str) -> None:
     assert warnings(loop)["unknown_loop_key"].startswith("step 'load': ")
 
 
-@pytest.mark.parametrize("key", ["row_concurrency: 2", "lease_seconds: 9", "heartbeat_seconds: 3"])
+@pytest.mark.parametrize("key", ["lease_seconds: 9", "heartbeat_seconds: 3"])
 def test_frame_fields_that_only_a_cursor_has_are_not_applied_aloud(key: str) -> None:
     name = key.partition(":")[0]
     found = warnings(f"{{in: [1], iterator: row, spec: {{frame: {{{key}}}}}}}")

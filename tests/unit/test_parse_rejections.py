@@ -56,10 +56,19 @@ ROOT = [
         "keychain entry 'x' needs a kind",
         document("keychain: [»{name: x}]\nworkflow: [{step: a, next: end}]"),
     ),
-    Rejected(
-        "unsupported",
-        "'limits' is not supported by this release",
-        document("limits: »{api: {rate: 50/s}}\nworkflow: [{step: a, next: end}]"),
+    *(
+        Rejected(code, says, document(f"limits: {text}\nworkflow: [{{step: a, next: end}}]"))
+        for code, says, text in (
+            ("limits_shape", "limits: must be a mapping from names", "»[api]"),
+            ("limit_shape", "limit 'api': must be a mapping with `rate`", "{api: »50/s}"),
+            ("limit_shape", "limit 'api': allows everything", "{api: »{}}"),
+            ("limit_rate", "limit 'api': '50/day' is no rate: write 50/s, 600/min", "{api: {rate: »50/day}}"),
+            ("limit_rate", "templates are not possible here", "{api: {rate: »'{{ workload.r }}'}}"),
+            ("limit_rate", "0 is no rate", "{api: {rate: »0, concurrency: 1}}"),
+            ("limit_concurrency", "a whole number from 1 to 1,000,000, not 0", "{api: {concurrency: »0}}"),
+            ("limit_concurrency", "not '2'", "{api: {concurrency: »'2'}}"),
+            ("limit_name", "one line of at most 100", '{" api": »{rate: 1/s}}'),
+        )
     ),
     Rejected(
         "workload_shape", "workload must be a mapping", document("workload: »[1]\nworkflow: [{step: a, next: end}]")

@@ -118,7 +118,8 @@ def test_what_replaces_a_column_of_the_design_exists() -> None:
 def test_a_published_view_names_columns_of_its_table_and_is_on_the_page() -> None:
     found = schema()
     assert {view.name for view in found.views} == {
-        f"noetl_views.{name}" for name in ("executions", "events", "commands", "result_refs", "shards", "ledger")
+        f"noetl_views.{name}"
+        for name in ("executions", "events", "commands", "result_refs", "shards", "ledger", "stages", "frames")
     }
     for view in found.views:
         assert set(view.columns) <= {column.name for column in found.tables[view.table].columns}

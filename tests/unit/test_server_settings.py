@@ -32,9 +32,23 @@ def test_the_defaults_are_those_of_the_documents(tmp_path: Path) -> None:
     assert settings(tmp_path, NOETL_TENANT_ID="acme").is_owner_named
 
 
+def test_places_are_as_much_as_is_said(tmp_path: Path) -> None:
+    assert settings(tmp_path).place == {}
+    assert settings(tmp_path).control.locality_preference == "any"
+    found = settings(
+        tmp_path, NOETL_ZONE="a", NOETL_CLUSTER_ID="prod", NOETL_REGION="", NOETL_LOCALITY_PREFERENCE="zone"
+    )
+    assert found.place == {"zone": "a", "cluster": "prod"}
+    assert found.control.locality_preference == "zone"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("NOETL_LOCALITY_PREFERENCE", "planet"),
+        ("NOETL_LOCALITY_PREFERENCE", "worker"),
+        ("NOETL_ZONE", "a\nb"),
+        ("NOETL_NODE_ID", "n" * 101),
         ("NOETL_PORT", "65536"),
         ("NOETL_PORT", "http"),
         ("NOETL_TOKEN", "short"),

@@ -13,6 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from noetl.core.execution.looping.profile import Profile, TaskCost
+from noetl.core.execution.placing.places import Places
 from noetl.core.execution.state import (
     Child,
     Claim,
@@ -23,6 +25,7 @@ from noetl.core.execution.state import (
     Frame,
     FrameOutput,
     Job,
+    Looped,
     Parent,
     Part,
     Pending,
@@ -54,7 +57,7 @@ REFERENCE = {"kind": "payload", "uri": "noetl://t", "sha256": "a" * 64, "bytes":
 
 KNOWN = (
     *(Entry, StepResult, Part, Claim, Frame, FrameOutput, Child, Job, Script, Parent, Command, StagePolicy, Slot),
-    *(Shards, Stage, Pending, ExecutionState),
+    *(Shards, TaskCost, Profile, Stage, Looped, Pending, Places, ExecutionState),
 )
 
 

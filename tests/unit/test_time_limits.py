@@ -150,7 +150,7 @@ def test_step_names_may_look_like_timers() -> None:
 @pytest.mark.parametrize("mode", ["fail_fast", "best_effort"])
 def test_a_loop_that_takes_too_long_is_sealed_as_failed(mode: str) -> None:
     run = Ending(loop(mode))
-    assert run.of(kinds.LOOP_STARTED)[0].meta["due_at"] == "2026-01-01T00:01:01.000000Z"
+    assert run.of(kinds.STAGE_OPENED)[0].meta["due_at"] == "2026-01-01T00:01:01.000000Z"
     frames = run.open
     run.claim(frames[0])
     run.claim(frames[1])

@@ -16,6 +16,7 @@ from noetl.bench.runs import run_once
 from noetl.standin.process import standin_process
 
 ITEMS = 10_000
+HTTP_ITEMS = 20_000
 ROUNDS = 3
 HTTP_IN_FLIGHT = 50
 HTTP_DELAY_SECONDS = 0.005
@@ -47,7 +48,7 @@ metadata: {{name: bench_http_map}}
 workload: {{address: none}}
 workflow:
   - step: start
-    tool: {{kind: python, code: "result = list(range({ITEMS}))"}}
+    tool: {{kind: python, code: "result = list(range({HTTP_ITEMS}))"}}
     next: items
   - step: items
     loop:
@@ -97,17 +98,17 @@ async def http_map(ground: Ground) -> Report:
             limit = max(limit, await _bare(ground.database, address))
             started = time.perf_counter()
             state = await run_once(ground, HTTP_MAP, payload)
-            rate = max(rate, ITEMS / (time.perf_counter() - started))
+            rate = max(rate, HTTP_ITEMS / (time.perf_counter() - started))
             result: Any = await ground.engine.service.result(state)
-            assert result["stats"]["success"] == ITEMS, result["stats"]
-            assert result["results"][ITEMS - 1]["data"]["label"] == str(ITEMS - 1)
+            assert result["stats"]["success"] == HTTP_ITEMS, result["stats"]
+            assert result["results"][HTTP_ITEMS - 1]["data"]["label"] == str(HTTP_ITEMS - 1)
     return Report("http_map", {"items_per_s": Metric(rate, "1/s", limit)})
 
 
 async def _bare(database: str, address: str) -> float:
     """The plain loop: so many requests in flight, the answers committed in groups."""
     connection = await asyncpg.connect(database)
-    waiting = iter(range(ITEMS))
+    waiting = iter(range(HTTP_ITEMS))
     done: list[tuple[int, str]] = []
     lock = asyncio.Lock()
     await connection.execute("CREATE TABLE IF NOT EXISTS http_limit (n integer, body text)")
@@ -136,6 +137,6 @@ async def _bare(database: str, address: str) -> float:
                 for _ in range(HTTP_IN_FLIGHT):
                     group.create_task(work(session))
             await commit()
-            return ITEMS / (time.perf_counter() - started)
+            return HTTP_ITEMS / (time.perf_counter() - started)
     finally:
         await connection.close()

@@ -14,6 +14,8 @@ from noetl.bench.compiling import compile_steps
 from noetl.bench.control.plane import control
 from noetl.bench.data.plane import data
 from noetl.bench.ground import Ground, ground
+from noetl.bench.items import loop
+from noetl.bench.limits import limits
 from noetl.bench.loops import http_map, map_items
 from noetl.bench.measure import Report
 from noetl.bench.remote import remote_chain, remote_map
@@ -21,6 +23,7 @@ from noetl.bench.runs import chain, latency
 from noetl.cli.text import fail, note, out
 from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import make_home, places_of
+from noetl.processes.objects import settle_memory
 from noetl.settings import Settings
 
 
@@ -37,13 +40,14 @@ BENCHMARKS: dict[str, Callable[[Ground], Awaitable[Report]]] = {
     "append": append,
     "map": map_items,
     "http_map": http_map,
+    "loop": loop,
     "compile": compile_steps,
     "data": data,
     "spark": spark,
 }
 
 # In processes of their own, with nothing of ours in this one.
-ALONE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"control": control}
+ALONE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"control": control, "limits": limits}
 REMOTE: dict[str, Callable[[Settings], Awaitable[Report]]] = {"chain": remote_chain, "map": remote_map}
 
 
@@ -60,6 +64,7 @@ def bench(arguments: argparse.Namespace, settings: Settings) -> int:
     if not lock.acquire():
         fail(f"process {lock.holder()} is the host of {settings.home}: stop it first with `noetl down`")
         return 2
+    settle_memory()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_measure(names, settings, is_json=arguments.json, is_remote=arguments.remote))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from noetl import __version__
-from noetl.cli.data import result, trace
+from noetl.cli.data import items, result, trace
 from noetl.cli.operating.logs import log_to_stderr
 from noetl.cli.registry import catalog, credentials
 from noetl.cli.registry.asking import reaches_servers
@@ -112,9 +112,16 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_data_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """What an execution left behind."""
+    """What an execution left behind, and what is to be done again."""
+    one = _verb(verbs, "retry", _later("data.retry", "retry"), "run failed items of an execution again, in a new one")
+    reaches_servers(one).add_argument("execution_id", metavar="ID")
+    one.add_argument("--failed-items", action="store_true", help="items of loops that failed or never ran")
+    one.add_argument("--step", metavar="STEP", help="only those of this loop")
+    one.add_argument("--detach", action="store_true", help="print the new id and do not wait")
+    one.add_argument("--json", action="store_true", help="print one JSON object")
     result.add_verb(verbs)
     trace.add_verb(verbs)
+    items.add_verb(verbs)
 
     one = reaches_servers(_verb(verbs, "logs", _later("data.logs", "logs"), "show what tasks printed and tools said"))
     one.add_argument("execution_id", metavar="ID")
@@ -135,8 +142,12 @@ def _add_operator_verbs(verbs: argparse._SubParsersAction[argparse.ArgumentParse
     one.add_argument("--fix", action="store_true", help="do what can be done about it; a local host resumes everything")
     one.add_argument("--json", action="store_true", help="print one JSON object: fixed, findings")
 
+    one = reaches_servers(_verb(verbs, "limits", _later("operating.limits", "limits"), "show shared limits in use"))
+    one.add_argument("--json", action="store_true", help="print one JSON object: limits")
+
     one = _verb(verbs, "bench", _later("bench", "bench"), "measure this machine")
-    one.add_argument("names", nargs="*", metavar="NAME", help="latency, chain, append, map, http_map, compile; or all")
+    names = "latency, chain, append, map, http_map, loop, compile, data, spark, control, limits; or all"
+    one.add_argument("names", nargs="*", metavar="NAME", help=names)
     one.add_argument("--json", action="store_true", help="one JSON object per benchmark")
     one.add_argument("--remote", action="store_true", help="with server and worker as processes: chain, map")
 

@@ -109,6 +109,10 @@ class Progress:
         loop = self._loops.get(stage)
         if loop is None:
             return
+        if kind == "execution.seeded":
+            kept = (part["ranges"] for one in meta["outputs"] for part in one.get("parts", ()))
+            loop.done += sum(end - first for ranges in kept for first, end in ranges)
+            loop.done += sum(one["rows"] for one in meta["outputs"] if one["reference"] is not None)
         if kind in ("frame.committed", "frame.failed"):
             loop.done += meta["outcomes"]["success"] + meta["outcomes"]["failed"]
             loop.failed += meta["outcomes"]["failed"]
@@ -126,7 +130,7 @@ class Progress:
         note(line)
 
     def _finished(self, event: dict[str, Any], meta: dict[str, Any]) -> None:
-        if any(mark in event.get("command_id", "") for mark in ("/eval/", "/seal")):
+        if any(mark in event.get("command_id", "") for mark in ("/eval/", "/gather/", "/seal")):
             return
         is_ok = event["event_type"] == "command.completed"
         mark = "✓" if is_ok else "✗"

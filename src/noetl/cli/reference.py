@@ -53,12 +53,14 @@ MEMBERS = {
     "cause": "`request`, `timeout` or `parent`",
     "claim": "of a cursor's frame without rows: `none` were there, or claiming them `failed`",
     "child_execution_id": "the execution that the task started",
+    "claimed": "of a cursor whose recorded rows run once more: its counters; the rows are a collection now",
     "closing": "true for the final step, started after everything else",
     "collection": "the rows of the loop: `{v}` inline, or `{ref}` to a stored collection",
     "conf": "settings of the job that differ from the engine's own, without secrets; large ones are the payload",
     "concurrency": "how many rows of the frame may run at the same time",
     "credentials": "names of the credentials and keychain entries that were used, never what they hold",
     "cursor": "what is claimed where: `{kind, claim, auth}`; what is no template is not repeated here",
+    "dead_letter": "of a loop with failures: the payload that lists them, by reference",
     "delay_seconds": "how long the task waits",
     "done": "rows that have an outcome",
     "depth": "how many executions are above this one",
@@ -72,20 +74,22 @@ MEMBERS = {
     "failed": "rows that failed",
     "fanin": "what became of the shards of a fan-out: `{status, total, succeeded, failed}`",
     "first": "index of the frame's first row",
+    "fork": "of an execution that begins with another one's state: `{execution_id, position, kind, seeds}`",
     "frames": "how many frames the loop had",
     "inputs": "results that were opened for the work: `{ref_id}`, or `{sha256}` of what no step gave; at most 32",
     "iter": "the iteration of another execution's loop that started this one: its small values",
     "job": "the `n` of the job's intent",
     "job_group": "under what name the engine runs everything that belongs to the job",
     "jobs": "of an end, what the last jobs cost and which expectations they met; of a progress, the engine's own jobs",
-    "kind": "`step`, or `evaluate`, `collect` or `seal` for work inside a step",
+    "kind": "`step`, or `evaluate`, `collect`, `gather` or `seal` for work inside a step",
     "logs": "what the tasks said while they ran: `{lines, bytes}`, and `left_out_bytes` when it was too much",
     "leaf": "true when the step has no `next` at all",
-    "n": "ordinal of the wait, the child, the heartbeat or the claim; of a word about a job, within its attempt",
+    "n": "ordinal of the wait, the child, the heartbeat, the claim, the seed; of a word about a job, in its attempt",
     "name": "the timer: `retry/<command>/<n>`, `child/<command>/<n>`, `step/<step>#<run>`, `execution`, `cancel`",
     "number": "ordinal of the frame in its stage",
     "opens": "true when the step run begins with this question about its loop",
     "outcome": "`completed`, `handled` (a failure that an arc handled), `skipped` (it was not admitted) or `failed`",
+    "outputs": "what the loop has kept of another execution: where the outcomes are, and of which rows",
     "outcomes": "how the frame's rows ended: `{success, failed, skipped}`",
     "parents": "the steps whose arcs requested this run",
     "parent": "the task that started this execution: `{command_id, n, waits}`",
@@ -96,7 +100,8 @@ MEMBERS = {
     "playbook": "reference to the playbook's own text",
     "playbooks": "the versions of the playbooks that it starts, by path: `{id, version, sha256}`",
     "policy": "how the stage is worked off, as decided when it was opened",
-    "profile": "what the frame cost: rows and wall milliseconds",
+    "profile": "what the frame cost: rows, wall milliseconds, and of each task its calls, rendering and tool, "
+    "and what it waited for the permits of a limit (`limit_ms`)",
     "ranges": "half-open ranges of row indexes whose outcome is persisted",
     "reason": "why: in the words of whoever asked; of a skipped step `admission`, `guard` or `failing`",
     "retry_mode": "`behind_persisted_rows` or `whole_frame`",
@@ -107,21 +112,32 @@ MEMBERS = {
     "script_names": "which names each pinned script reads, null for any of them",
     "scripts": "scripts by path: those that are pinned, or those that were fetched when a task ran; references",
     "session": "the worker session that took the command",
+    "locality": "where that worker is, as far as it says: region, zone, cluster, node",
+    "worker_locator": "the worker's canonical name, with its place",
+    "source_locality": "where the data was made that it reads, as far as that is known",
+    "placement": "how far that is, `{distance, max_distance, within_max_distance}`; places are no content",
     "slot": "the claimant of a cursor whose turn the frame is",
+    "shard_index": "ordinal of the shard in its fan-out, from 0",
+    "shard_size": "how many rows a shard has; the last one may have fewer",
     "skipped": "how many rows the next attempt need not run",
+    "source": "where the rows of the loop come from: a `collection`, or a `cursor` that claims them",
     "stage": "what the engine does now, in its own words",
+    "stage_kind": "`loop` or `fanout`",
     "stages": "the engine's stages, as far as it knows of them",
     "stages_done": "those of them that have ended",
+    "state": "fields of the state; mappings as pairs, in their order",
     "started": "when the task was about to begin",
     "status": "how it ended",
     "step": "the step; at the end of an execution the last or the failed one",
     "targets": "steps that the arcs requested",
     "task": "the task that waits, or that runs the job",
-    "tasks": "the first task runs: label, milliseconds, attempt, kind of error, where the result is stored on its own; "
+    "tasks": "the first task runs: label, milliseconds, what it waited for a permit, attempt, kind of error, where the "
+    "result is stored on its own; "
     "of a job, how many tasks the engine has made of it",
     "tasks_done": "tasks of the engine that have ended well",
     "tasks_failed": "tasks of the engine that have failed; it tries them again",
     "total": "how many rows the loop has",
+    "total_shards": "how many shards the fan-out has",
     "traceback": "reference to the traceback of the last task",
     "tries": "how often the shard was run before",
     "ui": "where the engine shows the job to people",
@@ -165,7 +181,7 @@ REPLACED_COLUMNS = (
     ("event: meta.command_id and its unique index", "`event.command_id`, `event.transition_key`"),
     ("event: meta.loop_id, meta.epoch_id, loop_event_id", "`event.stage_id` and the ordinal in `event.transition_key`"),
     ("event: unique indexes for loop.done, loop.fanin.completed, checkpoint.committed", "`uidx_event_transition`"),
-    ("event: current_index, current_item", "the output of the item's frame; comes with loops"),
+    ("event: current_index, current_item", "the output of the item's frame: `GET /api/executions/{id}/items/{step}`"),
     ("event: expected_version", "`stream.version`, counted by the appending statement"),
     ("event.result: reference {ref_id, type, uri}", "`result.reference` {uri, sha256, media_type, bytes, store, …}"),
     ("result_ref: ref_id from a sequence", "`result_ref.ref_id`, the id of the event that names the result"),
@@ -189,12 +205,9 @@ REPLACED_COLUMNS = (
     ),
     ("checkpoint: epoch, last_event_id", "comes with checkpoints"),
     ("outbox", "the ledger: a reader remembers one position per shard"),
-    (
-        "stage: stage_id, loop_event_id, opened_event_id, closed_event_id",
-        "`event.stage_id`; the table comes with stages",
-    ),
-    ("frame: frame_id, claimed_event_id, terminal_event_id", "`event.frame_id`; the table comes with frames"),
-    ("frame: attempts, lease_until, owner_worker", "attempts are events, leases belong to sessions"),
+    ("stage: a table that is written", "`stage`, a view of `event`: its rows are what the events say"),
+    ("frame: a table that is written", "`frame`, a view of `event`"),
+    ("frame: lease_until, owner_worker", "`frame.owner_session_id`; the lease is that of the session"),
     ("manifest, manifest_part", "come with large collections"),
 )
 
@@ -247,7 +260,7 @@ def _carrier(name: str) -> str:
 # --- schema ----------------------------------------------------------------------------------------------
 
 _PIECE = re.compile(r"\$\$.*?\$\$|'(?:[^']|'')*'|--[^\n]*|[;(),]|[^;(),'$-]+|.", re.DOTALL)
-_TABLE = re.compile(r"^CREATE TABLE noetl\.(\w+) (?=\()")
+_TABLE = re.compile(r"^CREATE (?:UNLOGGED )?TABLE noetl\.(\w+) (?=\()")
 _PARTITION = re.compile(r"^CREATE TABLE noetl\.(\w+) PARTITION OF noetl\.(\w+) (.*)$")
 _INDEX = re.compile(r"^CREATE (UNIQUE )?INDEX (\w+) ON noetl\.(\w+) (.*)$")
 _NO_INDEX = re.compile(r"^DROP INDEX noetl\.(\w+)$")
@@ -256,7 +269,8 @@ _DERIVED = re.compile(r"^CREATE VIEW noetl\.(\w+) \(([^)]*)\) AS ")
 _COLUMN = re.compile(r"^ALTER TABLE noetl\.(\w+) ADD COLUMN (.*)$")
 _DEFAULT = re.compile(r"^ALTER TABLE noetl\.(\w+) ALTER COLUMN (\w+) SET DEFAULT (.*)$")
 _VIEW = re.compile(
-    r"^CREATE VIEW (noetl_views\.\w+) WITH \(security_barrier = true\) AS SELECT (.*) FROM noetl\.(\w+)$"
+    r"^CREATE (?:OR REPLACE )?VIEW (noetl_views\.\w+) WITH \(security_barrier = true\) "
+    r"AS SELECT (.*) FROM noetl\.(\w+)$"
 )
 _IGNORED = re.compile(r"^(?:INSERT|SET|COMMENT|CREATE SCHEMA) ")
 _RULE_WORDS = ("PRIMARY KEY", "CONSTRAINT", "UNIQUE", "CHECK", "FOREIGN KEY")
@@ -340,7 +354,12 @@ def _apply(schema: Schema, statement: str, comment: str) -> None:
 
 def _add_view(schema: Schema, statement: str, comment: str) -> None:
     if found := _VIEW.match(statement):
-        schema.views.append(View(found[1], found[3], found[2].split(", "), comment))
+        view = View(found[1], found[3], found[2].split(", "), comment)
+        known = [number for number, one in enumerate(schema.views) if one.name == view.name]
+        if known:
+            schema.views[known[0]] = View(view.name, found[3], view.columns, comment or schema.views[known[0]].comment)
+        else:
+            schema.views.append(view)
     elif found := _DERIVED.match(statement):
         columns = [Column(name, "", "derived") for name in found[2].split(", ")]
         schema.tables[found[1]] = Table(found[1], comment, columns, ["a view of the ledger"])

@@ -77,8 +77,12 @@ class Stay:
     def start(self, body: dict[str, Any], *, name: str) -> int:
         # The key makes a repeated submission the same execution when the host was lost with the answer.
         key = secrets.token_hex(16)
+        return self.follow(lambda a: a.client.submit(body, idempotency_key=key), body, name=name)
+
+    def follow(self, submit: Callable[[Attachment], dict[str, Any]], body: dict[str, Any], *, name: str) -> int:
+        """Submit, and stay until what was started has ended."""
         try:
-            started = self._asking(lambda a: a.client.submit(body, idempotency_key=key))
+            started = self._asking(submit)
         except Refused as refused:
             print_problem(refused.body, is_json=self._is_json)
             if refused.status == HTTP_NOT_FOUND and "path" in body:
@@ -88,7 +92,7 @@ class Stay:
             return 2
         self._execution_id = started["execution_id"]
         progress = Progress(self._execution_id, file=name, is_quiet=self._is_json)
-        progress.begin(started["warnings"])
+        progress.begin(started.get("warnings", []))
         try:
             final = self._follow(progress)
         finally:

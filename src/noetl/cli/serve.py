@@ -18,6 +18,7 @@ from noetl.core.errors import HostUnavailable
 from noetl.processes.host.host import Host, Shape
 from noetl.processes.host.lock import HostLock
 from noetl.processes.host.places import Places, make_home, places_of
+from noetl.processes.objects import settle_memory
 from noetl.processes.projector.projector import run_projector
 from noetl.processes.worker.worker import run_worker
 from noetl.settings import Settings
@@ -105,6 +106,7 @@ def _host(settings: Settings, places: Places, *, shape: Shape) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: host.ask_to_stop())
     host.start()
+    settle_memory()
     note(f"host {settings.home} is up")
     if host.url is not None:
         out(f"listening on {host.url}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from noetl.cli.attach import attach
@@ -37,6 +37,8 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
         catalog = view["catalog"]
         out(f"playbook   {view['path']}" + (f" version {catalog['version']}" if catalog else ""))
         out(f"status     {view['status']}")
+        if view["retry_of"]:
+            out(f"retry of   {view['retry_of']}")
         out(f"started    {view['started_at']}")
         if view["ended_at"]:
             out(f"ended      {view['ended_at']}")
@@ -45,7 +47,7 @@ def status(arguments: argparse.Namespace, settings: Settings) -> int:
             loop = step.get("loop")
             counted = f"  {loop['done']:,} of {loop['total']:,} items, {loop['failed']:,} failed" if loop else ""
             out(f"  {step['status']:<10} {name}{runs}{counted}")
-            for line in _job_lines(step):
+            for line in (*_profile_lines(loop or {}), *_job_lines(step)):
                 out(f"             {line}")
         left_out = view["left_out"].get("steps")
         if left_out:
@@ -70,6 +72,22 @@ def _quarantine(view: dict[str, Any]) -> str:
     return f"not followed behind position {found['position'] - 1}: {found['reason']} ({found['event_type']})"
 
 
+def _profile_lines(loop: dict[str, Any]) -> Iterator[str]:
+    """What failed in a loop, and what its rows cost, task by task."""
+    if loop.get("dead_letter"):
+        yield f"dead letter {loop['dead_letter']['uri']}"
+    profile = loop.get("profile")
+    if not profile or not profile["tasks"]:
+        return
+    yield f"{loop['frames']['given_out']:,} frames, {profile['wall_ms']:,.0f} ms"
+    for name, cost in profile["tasks"].items():
+        failed = f", {cost['failed']:,} failed" if cost["failed"] else ""
+        each = f"{cost['render_ms']:,.0f} ms rendering, {cost['tool_ms']:,.0f} ms tool"
+        if cost.get("limit_ms"):
+            each += f", {cost['limit_ms']:,.0f} ms waiting for the limit"
+        yield f"{name} ({cost['kind']}): {cost['calls']:,} calls{failed}, {each}"
+
+
 def _job_lines(step: dict[str, Any]) -> list[str]:
     now = datetime.datetime.now(datetime.UTC)
     running = [line for job in step.get("running_jobs", ()) for line in running_lines(job, now)]
@@ -85,7 +103,8 @@ def list_executions(arguments: argparse.Namespace, settings: Settings) -> int:
         if not rows:
             note("no executions yet: noetl run examples/hello_world.yaml")
         for row in rows:
-            mark = "  (quarantined)" if row["quarantine"] else ""
+            mark = f"  retry of {row['retry_of']}" if row["retry_of"] else ""
+            mark += "  (quarantined)" if row["quarantine"] else ""
             out(f"{row['execution_id']:<20} {row['status']:<10} {row['started_at'][:19]}Z  {row['path']}{mark}")
         return 0
 
@@ -108,12 +127,18 @@ def events(arguments: argparse.Namespace, settings: Settings) -> int:
 
 
 _LOOP_DETAILS = {
+    "stage.opened": "{stage_kind} over a {source}",
     "loop.started": "{total} items",
+    "loop.fanout.started": "{total_shards} shards",
+    "loop.shard.done": "shard {shard_index}, {rows} rows from {first}",
+    "loop.shard.failed": "shard {shard_index}, {rows} rows from {first}",
+    "loop.fanin.completed": "{fanin[status]}: {fanin[succeeded]} of {fanin[total]} shards",
     "frame.dispatched": "{rows} rows from {first}, {concurrency} at a time",
     "frame.heartbeat": "rows {ranges} are durable",
     "frame.abandoned": "attempt {attempt} lost, {skipped} rows need not run again",
     "frame.committed": "{outcomes[success]} ok, {outcomes[failed]} failed",
     "loop.done": "{done} of {total} done, {failed} failed",
+    "stage.closed": "{status}",
     "child.started": "execution {child_execution_id} of {path}",
     "child.terminal": "execution {child_execution_id} {status}",
 }

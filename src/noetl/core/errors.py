@@ -13,6 +13,9 @@ NoetlError
 ├── VersionConflict      (Terminal)   a stream is not at the expected version
 ├── ExecutionClosed      (Terminal)   a fact arrived after the terminal event
 ├── ExecutionUnknown     (Terminal)   no such execution in this tenant and organization
+├── ExecutionRunning     (Terminal)   what was asked for needs an execution that has ended
+├── NothingToRetry       (Terminal)   no item of the execution failed, or was left out
+├── RetryTooLarge        (Terminal)   what an execution has kept does not fit into the beginning of another one
 ├── CredentialUnknown    (Terminal)   no such credential in this tenant and organization
 ├── CredentialUnreadable (Terminal)   a stored credential does not decrypt with this key
 ├── PlaybookUnknown      (Terminal)   no such playbook, or version of it, in the catalog
@@ -145,6 +148,18 @@ class ExecutionClosed(Terminal):
 
 class ExecutionUnknown(Terminal):
     code = "execution_unknown"
+
+
+class ExecutionRunning(Terminal):
+    code = "execution_running"
+
+
+class NothingToRetry(Terminal):
+    code = "nothing_to_retry"
+
+
+class RetryTooLarge(Terminal):
+    code = "retry_too_large"
 
 
 class CredentialUnknown(Terminal):

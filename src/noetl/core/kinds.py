@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 PLAYBOOK_INITIALIZED = "playbook.initialized"
+EXECUTION_SEEDED = "execution.seeded"
 COMMAND_ISSUED = "command.issued"
 COMMAND_CLAIMED = "command.claimed"
 COMMAND_COMPLETED = "command.completed"
@@ -17,7 +18,9 @@ COMMAND_FAILED = "command.failed"
 TASK_WAITING = "task.waiting"
 TIMER_FIRED = "timer.fired"
 STEP_DECIDED = "step.decided"
+STAGE_OPENED = "stage.opened"
 LOOP_STARTED = "loop.started"
+FANOUT_STARTED = "loop.fanout.started"
 FRAME_DISPATCHED = "frame.dispatched"
 FRAME_STARTED = "frame.started"
 CURSOR_CLAIMED = "cursor.claimed"
@@ -25,7 +28,11 @@ FRAME_HEARTBEAT = "frame.heartbeat"
 FRAME_ABANDONED = "frame.abandoned"
 FRAME_COMMITTED = "frame.committed"
 FRAME_FAILED = "frame.failed"
+SHARD_DONE = "loop.shard.done"
+SHARD_FAILED = "loop.shard.failed"
 LOOP_DONE = "loop.done"
+FANIN_COMPLETED = "loop.fanin.completed"
+STAGE_CLOSED = "stage.closed"
 CHILD_STARTED = "child.started"
 CHILD_TERMINAL = "child.terminal"
 JOB_INTENDED = "job.intended"
@@ -67,9 +74,17 @@ KINDS: Mapping[str, EventKind] = {
             says="An execution was created: which playbook, by content, and with which inputs.",
             meta=(
                 *("path", "playbook", "workload", "entry", "due_at", "parent", "depth", "catalog", "scripts"),
-                *("script_names", "playbooks", "warnings", "env", "iter"),
+                *("script_names", "playbooks", "warnings", "env", "iter", "fork"),
             ),
             carries=("playbook.initialized", "workflow.initialized"),
+        ),
+        EventKind(
+            event_type=EXECUTION_SEEDED,
+            aggregate_type="execution",
+            transition_key="execution.seeded/<n>",
+            says="A part of the state that an execution begins with because it comes from another one: context, "
+            "results and turns of steps, or the outcomes that a loop has kept, by reference.",
+            meta=("n", "state", "step", "outputs"),
         ),
         EventKind(
             event_type=COMMAND_ISSUED,
@@ -96,7 +111,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="command",
             transition_key="command.claimed/<command>/<attempt>",
             says="A worker session took the command; the attempt is its fencing token.",
-            meta=("attempt", "session"),
+            meta=("attempt", "session", "locality", "worker_locator", "source_locality", "placement"),
             carries=("command.claimed", "command.started", "step.enter"),
         ),
         EventKind(
@@ -107,7 +122,7 @@ KINDS: Mapping[str, EventKind] = {
             "`result.context` also has `stored` for an external result, and the fields that were `selected`.",
             meta=(
                 *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
-                *("inputs", "credentials", "jobs"),
+                *("inputs", "credentials", "jobs", "dead_letter"),
             ),
             has_result=True,
             has_writes=True,
@@ -120,7 +135,7 @@ KINDS: Mapping[str, EventKind] = {
             says="The work failed after its policy was exhausted; `result.context.error` says how.",
             meta=(
                 *("step", "attempt", "duration_ms", "tasks", "logs", "traceback", "warnings", "scripts"),
-                *("inputs", "credentials", "jobs"),
+                *("inputs", "credentials", "jobs", "dead_letter"),
             ),
             has_result=True,
             has_writes=True,
@@ -155,12 +170,31 @@ KINDS: Mapping[str, EventKind] = {
             carries=("call.done", "call.error"),
         ),
         EventKind(
+            event_type=STAGE_OPENED,
+            aggregate_type="stage",
+            transition_key="stage.opened/<stage>",
+            says="A loop's turn has come.  What it goes over may still have to be found out.",
+            meta=("step", "run", "parents", "stage_kind", "source", "closing", "due_at", "warnings"),
+            carries=("stage.opened", "step.enter"),
+        ),
+        EventKind(
             event_type=LOOP_STARTED,
             aggregate_type="stage",
             transition_key="loop.started/<stage>",
             says="A loop began: its epoch, its size, where its collection is and how it is to be worked off.",
-            meta=("step", "run", "parents", "total", "collection", "cursor", "policy", "closing", "due_at", "warnings"),
-            carries=("loop.started", "stage.opened", "step.enter", "loop.fanout.started"),
+            meta=(
+                *("step", "run", "parents", "total", "collection", "cursor", "policy", "closing", "due_at", "warnings"),
+                "claimed",
+            ),
+            carries=("loop.started",),
+        ),
+        EventKind(
+            event_type=FANOUT_STARTED,
+            aggregate_type="stage",
+            transition_key="loop.fanout.started/<stage>",
+            says="The rows of a loop are cut into shards, each of which is claimed, runs again and ends by itself.",
+            meta=("step", "run", "total", "total_shards", "shard_size"),
+            carries=("loop.fanout.started",),
         ),
         EventKind(
             event_type=FRAME_DISPATCHED,
@@ -178,7 +212,7 @@ KINDS: Mapping[str, EventKind] = {
             aggregate_type="frame",
             transition_key="frame.started/<frame>/<attempt>",
             says="A worker session took the frame; the attempt is its fencing token.",
-            meta=("attempt", "session"),
+            meta=("attempt", "session", "locality", "worker_locator", "source_locality", "placement"),
             carries=("frame.started",),
         ),
         EventKind(
@@ -215,7 +249,7 @@ KINDS: Mapping[str, EventKind] = {
             ),
             has_result=True,
             has_writes=True,
-            carries=("frame.committed", "loop.item", "loop.shard.done"),
+            carries=("frame.committed", "loop.item"),
         ),
         EventKind(
             event_type=FRAME_FAILED,
@@ -228,7 +262,7 @@ KINDS: Mapping[str, EventKind] = {
             ),
             has_result=True,
             has_writes=True,
-            carries=("frame.failed", "loop.shard.failed"),
+            carries=("frame.failed",),
         ),
         EventKind(
             event_type=LOOP_DONE,
@@ -239,7 +273,39 @@ KINDS: Mapping[str, EventKind] = {
                 *("step", "run", "total", "done", "failed", "frames", "status", "error", "closing"),
                 *("fanin", "warnings"),
             ),
-            carries=("loop.done", "stage.closed", "loop.fanin.completed"),
+            carries=("loop.done",),
+        ),
+        EventKind(
+            event_type=SHARD_DONE,
+            aggregate_type="stage",
+            transition_key="loop.shard.terminal/<stage>/<shard>",
+            says="A shard of a fan-out has succeeded; the frame that it names is the one that did it.",
+            meta=("step", "run", "shard_index", "first", "rows", "tries"),
+            carries=("loop.shard.done",),
+        ),
+        EventKind(
+            event_type=SHARD_FAILED,
+            aggregate_type="stage",
+            transition_key="loop.shard.terminal/<stage>/<shard>",
+            says="A shard of a fan-out has failed and does not run again; the frame that it names says why.",
+            meta=("step", "run", "shard_index", "first", "rows", "tries"),
+            carries=("loop.shard.failed",),
+        ),
+        EventKind(
+            event_type=FANIN_COMPLETED,
+            aggregate_type="stage",
+            transition_key="loop.fanin.completed/<stage>",
+            says="Nothing more comes of the shards of a fan-out: this is what became of them.",
+            meta=("step", "run", "fanin"),
+            carries=("loop.fanin.completed",),
+        ),
+        EventKind(
+            event_type=STAGE_CLOSED,
+            aggregate_type="stage",
+            transition_key="stage.closed/<stage>",
+            says="The result of the loop is written, or there will be none: nothing works for it any more.",
+            meta=("step", "run", "status", "total", "done", "failed", "frames"),
+            carries=("stage.closed",),
         ),
         EventKind(
             event_type=CHILD_STARTED,
@@ -356,9 +422,23 @@ def timer_key(name: str) -> str:
     return f"timer.fired/{name}"
 
 
+def seeded_key(number: int) -> str:
+    return f"execution.seeded/{number}"
+
+
 INITIALIZED_KEY = "playbook.initialized"
 EXECUTION_TERMINAL_KEY = "execution.terminal"
 CANCEL_REQUESTED_KEY = "execution.cancel_requested"
+
+
+def stage_key(event_type: str, stage_id: str) -> str:
+    """Of `stage.opened`, `stage.closed`, `loop.fanout.started` and `loop.fanin.completed`: once in a stage's life."""
+    return f"{event_type}/{stage_id}"
+
+
+def shard_key(stage_id: str, shard: int) -> str:
+    """Of `loop.shard.done` and `loop.shard.failed`; however often its rows were run, a shard ends once."""
+    return f"loop.shard.terminal/{stage_id}/{shard}"
 
 
 def loop_started_key(stage_id: str) -> str:

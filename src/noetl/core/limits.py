@@ -21,6 +21,20 @@ TASKS_PER_STEP_MAX = 200
 TASKS_MAX = 10_000
 RULES_PER_TASK_MAX = 100
 
+# --- shared limits ---------------------------------------------------------------------------------------
+LIMITS_PER_PLAYBOOK_MAX = 100
+LIMIT_NAME_CHARS_MAX = 100
+LIMIT_RATE_MAX = 1_000_000
+LIMIT_CONCURRENCY_MAX = 1_000_000
+# One request of a worker, and how many permits it may wait for with it.
+PERMIT_USES_MAX = 10_000
+PERMITS_WANTED_MAX = 100_000
+PERMIT_WAIT_SECONDS_MAX = 20.0
+# Permits that one turn deals; the next turn goes on.
+PERMITS_PER_TURN_MAX = 10_000
+# Names of limits that metrics tell apart; the others are counted together.
+LIMIT_NAMES_COUNTED_MAX = 200
+
 # --- templates -------------------------------------------------------------------------------------------
 TEMPLATE_CHARS_MAX = 256_000
 TEMPLATE_NODES_MAX = 5_000
@@ -146,11 +160,21 @@ JOB_PROGRESS_EVERY_SECONDS = 10.0
 # --- loops -----------------------------------------------------------------------------------------------
 LOOP_IN_FLIGHT_DEFAULT = 4
 LOOP_IN_FLIGHT_MAX = 10_000
+# Frames of a loop that are held in memory for whoever looks at its items.
+LOOP_FRAMES_READ_MAX = 100_000
+# An execution that begins with another one's state: bytes of an event that carries a part of it, ranges of rows in one
+# output, and outputs of loops in all.
+SEED_EVENT_BYTES = 131_072
+SEED_RANGES_PER_OUTPUT = 1_000
+SEED_OUTPUTS_MAX = 100_000
 LOOP_ITEMS_MAX = 10_000_000
 FRAME_ROWS_MAX = 5_000
 FRAME_ATTEMPTS_MAX = 100
 FRAME_BYTES_MAX = 1024**4
 SHARD_RETRIES_MAX = 100
+# Only the place with the most rows is asked for.
+PLACES_COUNTED_MAX = 16
+PLACE_NAME_CHARS_MAX = 100
 CURSOR_ROWS_PER_SLOT_DEFAULT = 100_000
 CURSOR_CLAIM_ROWS_MAX = 50_000
 CURSOR_CLAIM_IDLE_SECONDS_MAX = 60
@@ -160,9 +184,11 @@ CURSOR_RETRY_SECONDS = (0.5, 2.0, 5.0)
 CURSOR_DOUBT_LOOK_SECONDS = 0.1
 CURSOR_DOUBT_SECONDS_MAX = 1.0
 CURSOR_DOUBT_ENDED_SECONDS_MAX = 30.0
-FRAME_MS_AIM = 200.0
+FRAME_MS_AIM = 120
 FRAME_PERSIST_SECONDS = 0.25
 FRAME_TAIL_SHARE = 5
+STAGE_OUTPUTS_GATHERED = 256
+STAGE_OUTPUTS_UNGATHERED_MAX = 1_024
 FRAME_LANES = 4
 FRAME_LANE_ROWS = 8
 COLLECTION_CHUNK_ROWS = 1_000

@@ -96,6 +96,33 @@ def reference_from_json(document: Mapping[str, object]) -> Reference:
         raise EnvelopeInvalid(f"not a reference: {error}") from error
 
 
+def check_hints(document: object) -> None:
+    """Refuse a hint to shared memory that stands without the durable reference of what it holds, however deep: when the
+    segment is swept, nobody could read it again."""
+    waiting = [document]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, Mapping):
+            if _is_hint(value.get("ipc")) and not any(value.get(name) for name in _DURABLE):
+                raise EnvelopeInvalid("`ipc` names shared memory without a durable reference beside it (`uri`)")
+            waiting.extend(value.values())
+        elif isinstance(value, list | tuple):
+            waiting.extend(value)
+
+
+# What says where the durable copy is, in the envelopes that workers write.
+_DURABLE = ("uri", "ref", "locator")
+
+
+def _is_hint(value: object) -> bool:
+    """A place in shared memory, or places by the digest of what they hold.  Anything else that a user calls `ipc` is
+    data."""
+    if not isinstance(value, Mapping) or not value:
+        return False
+    places = [value] if "name" in value else list(value.values())
+    return all(isinstance(place, Mapping) and {"node", "name"} <= place.keys() for place in places)
+
+
 def parted_media(media_type: str) -> str:
     """The media type of a document of which parts are payloads of their own."""
     return _PARTED[media_type]

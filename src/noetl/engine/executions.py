@@ -7,29 +7,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from noetl.core.codec import canonical_bytes, sha256_hex
-from noetl.core.errors import ExecutionUnknown, NoetlError, Problem, RequestInvalid, ShardMoved, TransitionConflict
+from noetl.core.errors import ExecutionUnknown, NoetlError, Problem, ShardMoved
 from noetl.core.event import Event
 from noetl.core.execution.lifecycle import REQUEST
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState, Status
-from noetl.core.ids import ExecutionId
 from noetl.core.playbook.compiling.pools import POOL_DEFAULT
 from noetl.core.playbook.scripts import scripts_digest, version_digest
-from noetl.core.shards import shard_of
+from noetl.engine.beginning import STARTS_MAX, Beginning, Beginnings
 from noetl.engine.control.decider import Decider
-from noetl.engine.control.inputs import CancelInput, StartInput
+from noetl.engine.control.inputs import CancelInput
 from noetl.engine.control.parts import ControlParts
-from noetl.engine.control.sessions import Demand, demand_of
+from noetl.engine.control.sessions import demand_of
 from noetl.engine.control.states import Held
 from noetl.engine.payloads import Payloads
 from noetl.engine.pinning.pins import Source
+from noetl.engine.placing.connected import Demand
 from noetl.engine.results import read_result
-from noetl.engine.starting import Prepared, Starter
+from noetl.engine.starting import Starter
 from noetl.ports.catalog import CatalogEntry
-from noetl.ports.ledger import ExecutionRow, IdempotencyRow
+from noetl.ports.ledger import ExecutionRow
 from noetl.ports.queue import Executions
 from noetl.ports.serving.roster import Roster, SessionRow
 
-STARTS_MAX = 5
 LOOK_SECONDS = 0.1
 
 
@@ -117,7 +116,7 @@ class ExecutionService:
         self._executions = executions
         self._payloads = payloads
         self._starter = starter
-        self._shard_count = shard_count
+        self.beginnings = Beginnings(decider=decider, executions=executions, shard_count=shard_count)
 
     # --- starting ------------------------------------------------------------------------------------------
 
@@ -126,53 +125,21 @@ class ExecutionService:
         origin = origin or Origin()
         playbook = await self._playbooks.compile(request.text, file=request.file)
         digest = _digest(request, origin, playbook.digest)
-        known = await self._known(request, digest)
+        known = await self.beginnings.known(request, digest)
         if known is not None:
             return Started(execution_id=known, warnings=playbook.warnings)
         source = Source(text=request.text, file=request.file, scripts=origin.scripts, entry=origin.entry)
         for _ in range(STARTS_MAX):
             prepared = await self._starter.prepare(playbook, source, request.payload, owner=request)
             try:
-                execution_id = await self._begin(request, prepared, digest)
+                beginning = Beginning(
+                    execution_id=prepared.execution_id, draft=prepared.draft, payloads=prepared.payloads
+                )
+                execution_id = await self.beginnings.commit(request, beginning, digest)
             except ShardMoved:
                 continue  # between the choice of its id and its commit
             return Started(execution_id=execution_id, warnings=prepared.pins.warnings)
         raise ShardMoved("the shards of this server are on the move: try again in a moment")
-
-    async def _begin(self, request: StartRequest, prepared: Prepared, digest: str) -> int:
-        execution_id = prepared.execution_id
-        start = StartInput(
-            execution_id=execution_id,
-            shard_id=shard_of(ExecutionId(execution_id), self._shard_count),
-            tenant_id=request.tenant_id,
-            organization_id=request.organization_id,
-            draft=prepared.draft,
-            payloads=prepared.payloads,
-            idempotency=_idempotency(request, digest, execution_id),
-        )
-        try:
-            await self._decider.tell(start)
-        except TransitionConflict:
-            # Another request with the same key was faster.
-            known = await self._known(request, digest)
-            if known is None:
-                raise
-            return known
-        return execution_id
-
-    async def _known(self, request: StartRequest, digest: str) -> int | None:
-        if request.idempotency_key is None:
-            return None
-        row = await self._executions.idempotent(
-            tenant_id=request.tenant_id,
-            organization_id=request.organization_id,
-            idempotency_key=request.idempotency_key,
-        )
-        if row is None:
-            return None
-        if row.request_digest != digest:
-            raise RequestInvalid("this idempotency key was used for another request")
-        return row.execution_id
 
     # --- cancelling ----------------------------------------------------------------------------------------
 
@@ -313,15 +280,3 @@ def _digest(request: StartRequest, origin: Origin, playbook_digest: str) -> str:
     scripts = {uri: sha256_hex(text.encode("utf-8")) for uri, text in origin.scripts.items()}
     asked = origin.asked or [version_digest(playbook_digest, scripts_digest(scripts))]
     return sha256_hex(canonical_bytes([*asked, dict(request.payload)]))
-
-
-def _idempotency(request: StartRequest, digest: str, execution_id: int) -> IdempotencyRow | None:
-    if request.idempotency_key is None:
-        return None
-    return IdempotencyRow(
-        tenant_id=request.tenant_id,
-        organization_id=request.organization_id,
-        idempotency_key=request.idempotency_key,
-        request_digest=digest,
-        execution_id=execution_id,
-    )

@@ -16,7 +16,8 @@ from noetl.core.errors import (
     NoetlError,
     StageUnknown,
 )
-from noetl.core.reference import MEDIA_FRAME, Payload, Result, reference_from_json
+from noetl.core.locator.locality import NOWHERE, Distance, Place
+from noetl.core.reference import MEDIA_FRAME, Payload, Result, check_hints, reference_from_json
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.pull import FrameClaimInput
 from noetl.engine.payloads import Payloads
@@ -43,6 +44,17 @@ class Commit:
     wall_ms: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """Which frames a session asks for: how many, near which data, and how far from theirs it takes them while somebody
+    nearer can.  `key` is the name of the request."""
+
+    count: int = 1
+    key: str | None = None
+    near: Place = NOWHERE
+    max_distance: Distance | None = None
+
+
 class FrameService:
     def __init__(
         self, *, decider: Decider, keeper: Keeper, payloads: Payloads, ledger: Ledger, queue: Queue | None = None
@@ -55,17 +67,17 @@ class FrameService:
         self._queue = queue
 
     async def claim(
-        self, execution_id: int, stage_id: str, *, session_id: int, count: int, key: str | None, owner: Owner
+        self, execution_id: int, stage_id: str, *, session_id: int, wanted: Wanted, owner: Owner
     ) -> list[CommandMessage]:
         """Frames for a session.  Asked again with the same key, it gets the same frames."""
         session = self._keeper.beat(session_id)
         async with session.pulling:
-            return await self._claim(session, execution_id, stage_id, count=count, key=key, owner=owner)
+            return await self._claim(session, execution_id, stage_id, wanted, owner=owner)
 
     async def _claim(
-        self, session: RemoteSession, execution_id: int, stage_id: str, *, count: int, key: str | None, owner: Owner
+        self, session: RemoteSession, execution_id: int, stage_id: str, wanted: Wanted, *, owner: Owner
     ) -> list[CommandMessage]:
-        known = session.pulled(key)
+        known = session.pulled(wanted.key)
         if known is not None:
             return known
         await session.introduced.wait()
@@ -74,7 +86,9 @@ class FrameService:
                 execution_id=execution_id,
                 stage_id=stage_id,
                 session_id=session.session_id,
-                count=count,
+                count=wanted.count,
+                preferred=wanted.near,
+                max_distance=wanted.max_distance,
                 tenant_id=owner.tenant_id,
                 organization_id=owner.organization_id,
                 free=None if self._queue is None else await self._queue.free(execution_id),
@@ -82,7 +96,7 @@ class FrameService:
             await self._decider.tell(asked)
             if asked.found or not asked.unlisted:
                 break
-        return session.pull(key, list(asked.found))
+        return session.pull(wanted.key, list(asked.found))
 
     async def claim_next(
         self, execution_id: int, frame_id: str, *, session_id: int, owner: Owner
@@ -90,7 +104,7 @@ class FrameService:
         """The next frame of the stage that a frame was of; none when the stage, or the execution, is at its end."""
         stage_id = frame_id.rpartition("/")[0]
         try:
-            return await self.claim(execution_id, stage_id, session_id=session_id, count=1, key=None, owner=owner)
+            return await self.claim(execution_id, stage_id, session_id=session_id, wanted=Wanted(), owner=owner)
         except (StageUnknown, ExecutionClosed):
             return []
 
@@ -106,9 +120,11 @@ class FrameService:
             raise
         if not rows:
             return
-        document = {"rows": [[index, record] for index, record in sorted(rows)], "writes": []}
+        check_hints([record for _, record in rows])
+        rows = sorted(rows, key=lambda row: row[0])
+        document = {"rows": [[index, record] for index, record in rows], "writes": []}
         payload = await self._keep(message, document)
-        ranges = [[index, index + 1] for index, _ in sorted(rows)]
+        ranges = [[index, index + 1] for index, _ in rows]
         await self._report(
             session,
             message,
@@ -127,6 +143,7 @@ class FrameService:
             raise
         stage: Any = message.body["stage"]
         payloads: list[Payload] = []
+        check_hints(commit.output_ref)
         if commit.output_ref is not None:
             reference = reference_from_json(commit.output_ref)
             owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
@@ -137,6 +154,7 @@ class FrameService:
             document = {"first": stage["first"], "records": list(records or ())}
             payload = await self._keep(message, document)
             payloads, reference = [payload], payload.reference
+        check_hints(records)
         is_framewise = stage.get("process") == "frame"
         if not isinstance(records, list | tuple) or len(records) != (1 if is_framewise else stage["rows"]):
             needed = "one record" if is_framewise else "a record for each of them"

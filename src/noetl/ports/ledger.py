@@ -22,7 +22,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueuedCommand:
-    """A row of the queue."""
+    """A row of the queue.  `locality` says, as JSON, where its data is and how far from there it may run."""
 
     execution_id: int
     command_id: str
@@ -34,6 +34,7 @@ class QueuedCommand:
     attempt: int = 0
     session_id: int | None = None
     pool: str = "default"
+    locality: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class ExecutionRow:
     applied_position: int
     parent_execution_id: int | None = None
     version: int = 0
+    retry_of: int | None = None
     state: str | None = field(default=None, repr=False)
     quarantine: str | None = None
 

@@ -37,8 +37,16 @@ class Queue(Protocol):
         """Give back what dead sessions hold."""
         ...
 
-    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
-        """Give back what one session holds, all of it or these commands."""
+    async def release(
+        self,
+        session_id: int,
+        *,
+        commands: Sequence[tuple[int, str]] | None = None,
+        untaken: Sequence[int] | None = None,
+    ) -> int:
+        """Give back what one session holds, all of it or these commands.  `untaken` are the attempts of commands whose
+        claims are in no ledger, and never will be: these rows are as before `take`.  One that stays ahead would look as
+        if its next attempt had died."""
         ...
 
     async def take(self, rows: Sequence[Taken]) -> set[tuple[int, str]]:

@@ -20,13 +20,13 @@ from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.postgres.queue import PostgresExecutions, PostgresQueue
 from noetl.adapters.postgres.registry.catalog import PostgresCatalog
 from noetl.adapters.postgres.registry.credentials import PostgresCredentials
-from noetl.adapters.session.in_process import InProcessSession
+from noetl.adapters.session.in_process import InProcessPermits, InProcessSession
 from noetl.adapters.system.background import ThreadBackground
 from noetl.adapters.system.chance import pick_below
 from noetl.adapters.system.clock import SystemClock
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.core.errors import LeaseLost, LedgerUnavailable
-from noetl.core.locator import producer_locator
+from noetl.core.locator import distance_named, place_from, producer_locator
 from noetl.engine.catalog import CatalogService
 from noetl.engine.children.starter import ChildStarter
 from noetl.engine.control.commands import Dispatcher
@@ -40,14 +40,18 @@ from noetl.engine.credentials import CredentialOpener, CredentialService
 from noetl.engine.durability.checkpointer import SYSTEM_ORGANIZATION, SYSTEM_TENANT
 from noetl.engine.durability.roles import Roles
 from noetl.engine.executions import ExecutionService
+from noetl.engine.forking.retrying import RetryService
 from noetl.engine.frames import FrameService
 from noetl.engine.leftovers import Leftovers
 from noetl.engine.logs import LogBook
 from noetl.engine.payloads import Payloads
+from noetl.engine.permits.desk import PermitDesk
+from noetl.engine.permits.taking import Permits
 from noetl.engine.pinning.pinner import Pinner
 from noetl.engine.pinning.scripts import ScriptPinner
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.reading.encoding import RowEncoder
+from noetl.engine.reading.items import ItemService
 from noetl.engine.reading.service import ResultService
 from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
@@ -57,6 +61,7 @@ from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.worker import Worker
+from noetl.ports.clock import IdSource
 from noetl.ports.data.counters import Counted
 from noetl.ports.serving.roster import SessionRow
 from noetl.ports.tool import Renderer, Tool
@@ -137,7 +142,7 @@ class Engine:
         self.states = States(self.ledger, snapshots)
         self.durability = Durability(settings.control, database, background=self._background)
         self.serving = Serving(settings, database, pool=self.durability.pool, reader=self._reader)
-        self.sessions = Sessions()
+        self.sessions = Sessions(distance_named(settings.control.locality_preference))
         self._job_counts = JobCounts()
         self.watchers = Watchers()
         self.projecting = ProjectionSide(settings.control, database, reader=self._reader, clock=self._clock)
@@ -184,8 +189,7 @@ class Engine:
             shard_count=self._settings.shard_count,
             roster=self.serving.roster,
         )
-        self.published = PublishedLedger(self._reader)
-        self.traces = TraceService(executions=self.service, lineage=PostgresLineage(self._reader))
+        self._open_services()
         self.dispatcher = Dispatcher(
             decider=self.decider,
             sessions=self.sessions,
@@ -197,7 +201,23 @@ class Engine:
         self.shards = self.serving.keeper(
             parts, self._ids, decider=self.decider, dispatcher=self.dispatcher, neighbours=neighbours
         )
-        self.keeper = Keeper(
+        self.keeper = self._keeper()
+        self.frames = FrameService(
+            decider=self.decider, keeper=self.keeper, payloads=self.payloads, ledger=self.ledger, queue=self.queue
+        )
+        self._resumes = resume
+        examination = PostgresExamination(self.durability.pool)
+        gauges = ServerGauges(examination, self.serving.shards, self.sessions, self._clock)
+        self.permits = PermitDesk(self.serving.permits, self._clock, is_alive=self.sessions.connected.__contains__)
+        self._control_counted = (parts.counts, self.shards, gauges, self.permits) if resume else (gauges,)
+        if resume:
+            for tool in self._own_tools:
+                await tool.start()
+            await self.serving.runtimes.refresh_incarnation()
+            await self.serving.check_shards()
+
+    def _keeper(self) -> Keeper:
+        return Keeper(
             control=self.decider,
             sessions=self.sessions,
             queue=self.queue,
@@ -206,18 +226,6 @@ class Engine:
             lease_seconds=self._settings.session_lease_seconds,
             books=self.serving,
         )
-        self.frames = FrameService(
-            decider=self.decider, keeper=self.keeper, payloads=self.payloads, ledger=self.ledger, queue=self.queue
-        )
-        self._resumes = resume
-        examination = PostgresExamination(self.durability.pool)
-        gauges = ServerGauges(examination, self.serving.shards, self.sessions, self._clock)
-        self._control_counted = (parts.counts, self.shards, gauges) if resume else (gauges,)
-        if resume:
-            for tool in self._own_tools:
-                await tool.start()
-            await self.serving.runtimes.refresh_incarnation()
-            await self.serving.check_shards()
 
     def _control_parts(self) -> ControlParts:
         return ControlParts(
@@ -269,7 +277,25 @@ class Engine:
             ids=self._ids,
             clock=self._clock,
             env=self._settings.env,
-            roots=self.serving.own_ids(self._ids, lambda: self.decider.free_shards or self.decider.heads),
+            roots=self._root_ids(),
+        )
+
+    def _root_ids(self) -> IdSource:
+        """The ids of executions that no other one starts: in shards of this process."""
+        return self.serving.own_ids(self._ids, lambda: self.decider.free_shards or self.decider.heads)
+
+    def _open_services(self) -> None:
+        """What looks at executions, and what begins new ones from old ones."""
+        self.published = PublishedLedger(self._reader)
+        lineage = PostgresLineage(self._reader)
+        self.traces = TraceService(executions=self.service, lineage=lineage)
+        self.items = ItemService(executions=self.service, lineage=lineage, payloads=self.payloads)
+        self.retries = RetryService(
+            executions=self.service,
+            ledger=self.ledger,
+            payloads=self.payloads,
+            playbooks=self.playbooks,
+            ids=self._root_ids(),
         )
 
     @property
@@ -290,6 +316,7 @@ class Engine:
             if self._has_worker:
                 for pool, slots in embedded_slots(self._settings).items():
                     group.create_task((await self._worker(pool, slots)).run())
+            group.create_task(self.permits.run())
             group.create_task(self.serving.recorder.run())
             group.create_task(self.shards.run())
             await self.shards.ready.wait()
@@ -325,8 +352,10 @@ class Engine:
     async def _worker(self, pool: str, slots: int) -> Worker:
         session_id, name = self._ids.next_id(), self._instance
         session = InProcessSession(session_id=session_id, slots=slots, control=self.decider)
-        await self.serving.vouch(SessionRow(session_id=session_id, worker_id=name, pool=pool, kinds=None, slots=slots))
-        self.sessions.connect(session, pool=pool, worker_id=name)
+        place = place_from(self._settings.place)
+        row = SessionRow(session_id=session_id, worker_id=name, pool=pool, kinds=None, slots=slots, place=place)
+        await self.serving.vouch(row)
+        self.sessions.connect(session, pool=pool, worker_id=name, place=place)
         return Worker(
             WorkerParts(
                 session=session,
@@ -339,7 +368,9 @@ class Engine:
                 environment=self._settings.auth_environment,
                 pick_below=pick_below,
                 scripts=RootedScripts(self._settings.script_roots),
+                permits=Permits(InProcessPermits(self.permits, session_id), self._clock),
                 job_counts=self._job_counts,
+                shares_frame_rows=self._settings.shares_frame_rows,
                 logs=WorkerLogs(self.logs, self.payloads, self._clock),
             )
         )

@@ -9,6 +9,7 @@ from noetl import __version__
 from noetl.adapters.postgres.leases import PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.pool import Reader, Writer
+from noetl.adapters.postgres.serving.permits import PostgresPermits
 from noetl.adapters.postgres.serving.roster import PostgresRoster
 from noetl.adapters.postgres.serving.shards import PostgresShards
 from noetl.adapters.system.ids import SnowflakeIds
@@ -34,6 +35,9 @@ class Serving:
         self.runtimes = PostgresLeases(pool)
         self.shards = PostgresShards(pool)
         self.roster = PostgresRoster(pool)
+        # Opened with the first task that has a limit.
+        self._permit_writer = Writer(database, is_derived=True)
+        self.permits = PostgresPermits(self._permit_writer, reader)
         # Opened with the first fact for a shard of somebody else: a commit there must not hold up ours.
         self._writer = Writer(database)
         self._ledger = PostgresLedger(self._writer, reader)
@@ -112,4 +116,5 @@ class Serving:
                 await self.runtimes.leave(self.node.runtime_id, last_id=last_id)
 
     async def close(self) -> None:
+        await self._permit_writer.close()
         await self._writer.close()

@@ -11,12 +11,14 @@ from noetl.adapters.objects.scripts import RootedScripts
 from noetl.adapters.session.http_stream import HttpSession, WorkerProfile
 from noetl.adapters.session.http_stream_link import ServerLink, ServerPlace
 from noetl.adapters.session.http_stream_logs import HttpLogs
+from noetl.adapters.session.http_stream_permits import HttpPermits
 from noetl.adapters.session.http_stream_stores import HttpCredentials, HttpPayloads
 from noetl.adapters.system.background import ThreadBackground
 from noetl.adapters.system.chance import pick_below
 from noetl.adapters.system.clock import SystemClock
 from noetl.engine.credentials import CredentialOpener
 from noetl.engine.payloads import Payloads
+from noetl.engine.permits.taking import Permits
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.work.jobs import JobCounts
 from noetl.engine.work.logs.shipper import WorkerLogs
@@ -99,7 +101,9 @@ class RemoteWorker:
                 environment=self._settings.auth_environment,
                 pick_below=pick_below,
                 scripts=RootedScripts(self._settings.script_roots),
+                permits=Permits(HttpPermits(self._link, lambda: self._session.lease), clock),
                 job_counts=self._job_counts,
+                shares_frame_rows=self._settings.shares_frame_rows,
                 logs=WorkerLogs(HttpLogs(self._link, self._session.session_of), payloads, clock),
             )
         )

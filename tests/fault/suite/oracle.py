@@ -16,12 +16,15 @@ CREATE TABLE effect (run text, item integer, part integer, at timestamptz DEFAUL
 CREATE TABLE request (run text, outcome text, execution_id bigint, at timestamptz DEFAULT clock_timestamp());
 """
 NOTE = "INSERT INTO request (run, outcome, execution_id) VALUES ($1, $2, $3)"
+CONNECTIONS = 16
 ACKNOWLEDGED, UNKNOWN, REFUSED = "ok", "unknown", "refused"
 
 
 class Oracle:
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
+        # The playbooks need connections too: hundreds of clients must not take them all.
+        self._places = asyncio.Semaphore(CONNECTIONS)
 
     async def make(self) -> None:
         await self._run(TABLES)
@@ -68,8 +71,9 @@ class Oracle:
             await connection.close()
 
     async def _run(self, text: str, *values: object) -> None:
-        connection = await asyncpg.connect(self._dsn)
-        try:
-            await connection.execute(text, *values)
-        finally:
-            await connection.close()
+        async with self._places:
+            connection = await asyncpg.connect(self._dsn)
+            try:
+                await connection.execute(text, *values)
+            finally:
+                await connection.close()

@@ -29,12 +29,18 @@ class DeferredTables:
         return await (await self.made()).landing_place()
 
     async def keep_unless_small(
-        self, source: object, *, tenant_id: str, organization_id: str, scrub: Scrub | None = None, bytes_max: int
+        self,
+        source: object,
+        *,
+        tenant_id: str,
+        organization_id: str,
+        scrub: Scrub | None = None,
+        bytes_max: int,
+        is_shared: bool = True,
     ) -> Reference | EncodedTable:
         tables = await self.made()
-        return await tables.keep_unless_small(
-            source, tenant_id=tenant_id, organization_id=organization_id, scrub=scrub, bytes_max=bytes_max
-        )
+        owner = {"tenant_id": tenant_id, "organization_id": organization_id}
+        return await tables.keep_unless_small(source, scrub=scrub, bytes_max=bytes_max, is_shared=is_shared, **owner)
 
     async def open(self, reference: Reference, *, tenant_id: str, organization_id: str) -> OpenTable:
         tables = await self.made()

@@ -86,6 +86,7 @@ class ArrowTables:
         organization_id: str,
         scrub: Scrub | None = None,
         bytes_max: int = PAYLOAD_INLINE_BYTES_MAX,
+        is_shared: bool = True,
     ) -> Reference | EncodedTable:
         """Keep a table as `keep` does; one whose durable bytes are at most so many is handed back instead."""
         owner = {"tenant_id": tenant_id, "organization_id": organization_id}
@@ -93,7 +94,7 @@ class ArrowTables:
             tiny = encoded_now(source, scrub)
             if len(tiny.content) <= bytes_max:
                 return tiny
-        async with Keeping(source, scrub=scrub, segments=self._segments) as keeping:
+        async with Keeping(source, scrub=scrub, segments=self._segments if is_shared else None) as keeping:
             head = await keeping.head(bytes_max)
             if len(head) <= bytes_max:
                 return EncodedTable(content=head, facts=keeping.encoding.facts())

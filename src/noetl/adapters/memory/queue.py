@@ -48,16 +48,28 @@ class MemoryQueue:
 
         return await self._faults.around("release_all", release)
 
-    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
+    async def release(
+        self,
+        session_id: int,
+        *,
+        commands: Sequence[tuple[int, str]] | None = None,
+        untaken: Sequence[int] | None = None,
+    ) -> int:
+        at = dict(zip(commands or (), untaken or (), strict=False))
+
         def release() -> int:
             rows = self._database.tables.commands
             held = [
                 key
                 for key, row in rows.items()
-                if row.command.session_id == session_id and (commands is None or key in commands)
+                if row.command.session_id == session_id
+                and (commands is None or key in commands)
+                and at.get(key, row.command.attempt) == row.command.attempt
             ]
             for key in held:
-                rows[key] = rows[key]._replace(command=replace(rows[key].command, session_id=None), stop=None)
+                row = rows[key].command
+                freed = replace(row, session_id=None, attempt=row.attempt - (untaken is not None))
+                rows[key] = rows[key]._replace(command=freed, stop=None)
             return len(held)
 
         return await self._faults.around("release", release)

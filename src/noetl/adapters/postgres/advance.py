@@ -98,6 +98,7 @@ def _one_queued(advance: Advance) -> Values:
         "queue_kind": command.tool_kind,
         "queue_attempt": command.attempt,
         "queue_session": command.session_id,
+        "queue_locality": command.locality,
         "queue_body": command.body,
     }
 
@@ -187,6 +188,7 @@ def _queue_row(command: QueuedCommand) -> str:
             "tool_kind": command.tool_kind,
             "attempt": command.attempt,
             "session_id": command.session_id,
+            "locality": command.locality,
         }
     )
     return f'{head[:-1]},"body":{command.body}}}'

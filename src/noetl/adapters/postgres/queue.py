@@ -32,12 +32,19 @@ class PostgresQueue:
         rows = await self._reader.fetch(query("reads.sql", "release_commands"), sessions=list(except_sessions))
         return len(rows)
 
-    async def release(self, session_id: int, *, commands: Sequence[tuple[int, str]] | None = None) -> int:
+    async def release(
+        self,
+        session_id: int,
+        *,
+        commands: Sequence[tuple[int, str]] | None = None,
+        untaken: Sequence[int] | None = None,
+    ) -> int:
         rows = await self._reader.fetch(
             query("reads.sql", "release_session"),
             session_id=session_id,
             executions=None if commands is None else [execution_id for execution_id, _ in commands],
             commands=None if commands is None else [command_id for _, command_id in commands],
+            attempts=None if untaken is None else list(untaken),
         )
         return len(rows)
 

@@ -98,6 +98,11 @@ class HttpSession:
         lease = self._leases.get(key)
         return None if lease is None or lease.lost.is_set() else lease.session_id
 
+    @property
+    def lease(self) -> Lease | None:
+        """The session that counts now."""
+        return self._lease
+
     async def next_stop(self) -> Stop:
         return await self._stops.get()
 

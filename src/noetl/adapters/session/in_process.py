@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from typing import Protocol
 
+from noetl.ports.serving.permits import PermitGrant, PermitUse
 from noetl.ports.session import ClaimWithdrawn, CommandMessage, ControlPlane, Fact, Stop
 
 
@@ -61,3 +64,22 @@ class InProcessSession:
 
     async def report(self, fact: Fact) -> None:
         await self._control.report(self._session_id, fact)
+
+
+class Desk(Protocol):
+    """Where permits are asked for in the name of a session."""
+
+    async def ask(
+        self, session_id: int, turn: int, uses: Sequence[PermitUse], *, wait_seconds: float
+    ) -> list[PermitGrant]: ...
+
+
+class InProcessPermits:
+    """Permits of shared limits for one session."""
+
+    def __init__(self, desk: Desk, session_id: int) -> None:
+        self._desk = desk
+        self._session_id = session_id
+
+    async def ask(self, turn: int, uses: Sequence[PermitUse], *, wait_seconds: float) -> Sequence[PermitGrant]:
+        return await self._desk.ask(self._session_id, turn, uses, wait_seconds=wait_seconds)

@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
 import asyncpg
 
 from noetl.bench.control.appending import Appends
+from noetl.bench.control.asking import Asker
 
 STATUS_EVERY_SECONDS = 0.02
 LOOK_EVERY_SECONDS = 0.02
@@ -52,26 +52,18 @@ class Watch:
     """Figures in milliseconds, one for each look."""
 
     appends: Appends
-    status_ms: list[float] = field(default_factory=list)
     lag_ms: list[float] = field(default_factory=list)
     age_ms: list[float] = field(default_factory=list)
-    unseen: int = 0
+    asked: int = 0
 
-    async def statuses(self, http: aiohttp.ClientSession) -> None:
-        """Look at one execution after the other, those that are being told right now among them."""
+    async def statuses(self, asker: Asker) -> None:
+        """Have one execution after the other looked at, those that are being told right now among them."""
         for number in itertools.count():
             await asyncio.sleep(STATUS_EVERY_SECONDS)
             telling = self.appends.telling
-            if not telling:
-                continue
-            execution_id = telling[-1 - number * 7 % min(len(telling), 64)]
-            begun = time.perf_counter()
-            async with http.get(f"/api/executions/{execution_id}") as response:
-                await response.read()
-            self.status_ms.append((time.perf_counter() - begun) * 1000)
-            # Not projected yet: the lag says how long that takes.
-            self.unseen += response.status == 503
-            assert response.status in (200, 503), response.status
+            if telling:
+                asker.ask(telling[-1 - number * 7 % min(len(telling), 64)])
+                self.asked += 1
 
     async def lags(self, database: Any) -> None:
         """From the answer to an append until the watermark of its shard is beyond it."""
@@ -91,10 +83,9 @@ class Watch:
 
     def forget(self) -> None:
         """What was seen so far was the way there."""
-        self.status_ms.clear()
         self.lag_ms.clear()
         self.age_ms.clear()
-        self.unseen = 0
+        self.asked = 0
 
 
 @contextlib.asynccontextmanager

@@ -29,6 +29,7 @@ EVENTS: Mapping[str, str] = {
     "partitions.old": "Partitions are older than the retention and could go.",
     "partitions.unavailable": "Partitions could not be looked at, or made.",
     "payload.unavailable": "A payload store does not answer; whoever needs it waits.",
+    "permits.unavailable": "Permits of shared limits wait for the database, or for the server.",
     "postgres.ended": "The private Postgres ended and is started again.",
     "projection.claimed": "A projector took a shard.",
     "projection.halted": "A shard of the ledger has a gap, and is not projected further.",

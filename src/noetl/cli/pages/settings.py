@@ -84,6 +84,10 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
             lambda s: s.control.background_connections,
             "connections for what nobody waits for",
         ),
+        "NOETL_LOCALITY_PREFERENCE": (
+            lambda s: s.control.locality_preference,
+            "how far from its data anything runs while somebody nearer can: `node`, `cluster`, `zone`, `region`, `any`",
+        ),
         "NOETL_RETENTION_DAYS": (
             lambda s: s.control.retention_days,
             "days after which a partition of the ledger is reported as one that could go",
@@ -107,7 +111,7 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
         ),
         "NOETL_WORKER_METRICS_HOST": (lambda s: s.worker_metrics_host, "on which address it does"),
         "NOETL_NODE_ID": (_none, "the name of the machine that workers and shared memory go by"),
-        "NOETL_ZONE": (_none, "its zone"),
+        "NOETL_ZONE": (_none, "its zone; places say how far a worker is from its data"),
         "NOETL_REGION": (_none, "its region"),
         "NOETL_CLUSTER_ID": (_none, "its cluster"),
     },
@@ -177,6 +181,10 @@ VARIABLES: Mapping[str, Mapping[str, tuple[Default, str]]] = {
         "NOETL_TIER15_GRACE_SECONDS": (
             lambda s: s.tier15_grace_seconds,
             "how long a table stays there beyond its lease",
+        ),
+        "NOETL_CURSOR_FRAME_IPC_ENABLED": (
+            lambda s: s.shares_frame_rows,
+            "whether tables that rows of loops give go there too; they are durable either way",
         ),
         "NOETL_GC_GRACE_HOURS": (lambda s: s.gc_grace_hours, "hours that a payload which nothing names stays"),
         "NOETL_GC_TTL_DAYS": (lambda s: s.gc_ttl_days, "days after which it goes at once"),

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from noetl.core.execution.looping.loops import fanin
 from noetl.core.execution.pins import scripts_of, with_scripts
-from noetl.core.execution.state import ADMIT, SKIP, Command, ExecutionState, Frame, Part, Stage
+from noetl.core.execution.state import (
+    ADMIT,
+    SKIP,
+    Command,
+    ExecutionState,
+    Frame,
+    FrameOutput,
+    Part,
+    Stage,
+    part_document,
+)
 from noetl.core.execution.values import was_skipped
 from noetl.core.execution.writes import write
 from noetl.core.playbook.compiled import CompiledPlaybook
@@ -33,7 +43,11 @@ def command_body(state: ExecutionState, playbook: CompiledPlaybook, command: Com
         body["scripts"] = scripts
     if command.expression is not None:
         body["expression"] = command.expression
-    if command.frame is not None or command.kind == "seal":
+    if command.kind == "gather":
+        # The result may be written while this is under way: then there is nothing left to write down.
+        outputs = [] if stage is None or stage.run != command.run else _outputs(stage.gathering)
+        body["stage"] = {"stage_id": f"{command.step}#{command.run}", "outputs": outputs}
+    elif command.frame is not None or command.kind == "seal":
         assert stage is not None
         body["stage"] = _frame_body(stage, command.frame) if command.frame else _seal_body(stage)
     if command.resume is not None:
@@ -94,7 +108,7 @@ def _needs(playbook: CompiledPlaybook, command: Command) -> Needs:
         return step.loop.needs
     if command.frame is not None and step.loop is not None and step.loop.cursor is not None:
         return step.needs | step.loop.cursor.needs
-    return _NOTHING if command.kind == "seal" else step.needs
+    return _NOTHING if command.kind in ("seal", "gather") else step.needs
 
 
 _NOTHING = Needs(names=frozenset(), everything=False)
@@ -117,10 +131,12 @@ def _frame_body(stage: Stage, frame: Frame) -> dict[str, object]:
         "sequential": policy.is_sequential,
         "best_effort": policy.is_best_effort,
         "heartbeats": frame.heartbeats,
-        "parts": [_part(part) for part in _kept(stage, frame)],
+        "parts": [part_document(part) for part in _kept(stage, frame)],
     }
     if stage.collection is not None:
         body["collection"] = stage.collection.to_json()
+    if stage.claimed is not None:
+        body["claimed"] = True
     if stage.cursor is not None:
         body["cursor"] = {**stage.cursor, "max_rows": policy.frame_rows, "tries": policy.max_attempts}
         body["claim"] = None if frame.claim is None else frame.claim.to_json()
@@ -135,30 +151,41 @@ def _kept(stage: Stage, frame: Frame) -> tuple[Part, ...]:
     return () if stage.policy.retry_mode == "whole_frame" else frame.parts
 
 
-def _part(part: Part) -> dict[str, object]:
-    return {"ref": part.reference, "ranges": [list(one) for one in part.ranges]}
+def _outputs(given: Sequence[FrameOutput]) -> list[dict[str, object]]:
+    outputs = []
+    for output in sorted(given, key=lambda one: one.first):
+        document = output.to_json()
+        if output.failed:
+            document |= {"failed": output.failed, "frame": output.number, "attempt": output.attempt}
+            if output.claim is not None:
+                document["claim"] = output.claim
+        outputs.append(document)
+    return outputs
 
 
 def _seal_body(stage: Stage) -> dict[str, object]:
-    outputs = []
-    for output in sorted(stage.outputs, key=lambda one: one.first):
-        document: dict[str, object] = {"first": output.first, "rows": output.rows, "ref": output.reference}
-        if output.parts:
-            document["parts"] = [_part(part) for part in output.parts]
-        if output.error is not None:
-            document["error"] = output.error
-        if output.failed and stage.policy.shard_retries is not None:
-            document["failed"] = output.failed
-        outputs.append(document)
     return {
         "stage_id": stage.stage_id,
         "total": stage.total,
         "done": stage.done,
         "failed": stage.failed,
         "failure": stage.failure,
-        "outputs": outputs,
+        "outputs": _outputs((*stage.gathering, *stage.outputs)),
+        **({"gathered": list(stage.gathered)} if stage.gathered else {}),
         **_seal_kind(stage),
+        **_seal_input(stage),
     }
+
+
+def _seal_input(stage: Stage) -> dict[str, object]:
+    """Where the rows are that a dead letter names."""
+    if stage.claimed is not None:
+        return (
+            {"claimed": True, "collection": {"ref": stage.collection.reference, "path": []}} if stage.collection else {}
+        )
+    if stage.collection is None or stage.collection.reference is None:
+        return {}
+    return {"collection": {"ref": stage.collection.reference, "path": list(stage.collection.path)}}
 
 
 def _seal_kind(stage: Stage) -> dict[str, object]:
@@ -166,6 +193,8 @@ def _seal_kind(stage: Stage) -> dict[str, object]:
     found: dict[str, object] = {}
     if stage.cursor is not None:
         found["cursor"] = {"frames": stage.row_frames, "breaks": stage.breaks, "capped": stage.capped}
+    elif stage.claimed is not None:
+        found["cursor"] = {**stage.claimed, "frames": stage.claimed["frames"] + stage.frames}
     if stage.policy.shard_retries is not None:
         found["fanin"] = fanin(stage, has_failed=stage.failure is not None)
     if stage.policy.is_framewise:

@@ -4,7 +4,7 @@ It is called after an event was folded and returns the events that follow from i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from noetl.core import kinds
@@ -12,7 +12,7 @@ from noetl.core.event import Draft, Event
 from noetl.core.execution import admission, children, lifecycle, lineage
 from noetl.core.execution.arcs import SKIPPED, Routing, bypass, route
 from noetl.core.execution.evolve import evolve
-from noetl.core.execution.looping import loops
+from noetl.core.execution.looping import gathering, loops, telling
 from noetl.core.execution.looping.policy import CannotLoop
 from noetl.core.execution.state import ADMIT, SKIP, ExecutionState, Pending, Stage, StepResult
 from noetl.core.execution.values import NeedsWorker, Scene, was_skipped
@@ -22,7 +22,8 @@ from noetl.core.reference import parent_document
 
 _COMMAND_ENDED = frozenset((kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED))
 _FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
-_WAKES = frozenset((kinds.PLAYBOOK_INITIALIZED, kinds.STEP_DECIDED, kinds.TIMER_FIRED, *_COMMAND_ENDED, *_FRAME_ENDED))
+_BEGINS = frozenset((kinds.PLAYBOOK_INITIALIZED, kinds.EXECUTION_SEEDED))
+_WAKES = frozenset((*_BEGINS, kinds.STEP_DECIDED, kinds.TIMER_FIRED, *_COMMAND_ENDED, *_FRAME_ENDED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +36,10 @@ class Decision:
 
 def decide(state: ExecutionState, event: Event, playbook: CompiledPlaybook) -> Decision:
     """What follows from an event that `state` already contains."""
-    if state.is_terminal or (event.event_type not in _WAKES and state.cancelling is None):
+    if state.is_terminal or state.is_seeding or (event.event_type not in _WAKES and state.cancelling is None):
         return Decision((), state)
     run = _Run(state, event, playbook)
+    run.tell()
     if event.event_type == kinds.TIMER_FIRED:
         run.time_out(str(event.meta["name"]))
     elif state.cancelling is not None:
@@ -46,6 +48,9 @@ def decide(state: ExecutionState, event: Event, playbook: CompiledPlaybook) -> D
         run.settle(str(event.meta["step"]))
     elif event.event_type in _FRAME_ENDED:
         run.work(str(event.meta["step"]))
+    elif event.event_type == kinds.EXECUTION_SEEDED:
+        for step in tuple(state.loop_state):
+            run.work(step)
     if run.state.cancelling is None:
         run.dispatch()
     return Decision(tuple(run.drafts), run.state)
@@ -65,6 +70,18 @@ class _Run:
     def _emit(self, draft: Draft) -> None:
         self.drafts.append(draft)
         self.state = evolve(self.state, provisional(self._event, draft, self.state.version + 1))
+
+    def _emit_all(self, drafts: Iterable[Draft]) -> None:
+        for draft in tuple(drafts):
+            self._emit(draft)
+
+    def tell(self) -> None:
+        """Say of a stage or a shard that this event ended it."""
+        event, step = self._event, str(self._event.meta.get("step"))
+        if event.event_type in _COMMAND_ENDED:
+            self._emit_all(telling.sealed(self.state, event.command_id, step))
+        elif event.event_type in _FRAME_ENDED and step in self.state.loop_state:
+            self._emit_all(telling.shards_ended(self.state.loop_state[step]))
 
     # --- a step run has ended: where does it lead? ---------------------------------------------------------
 
@@ -129,35 +146,34 @@ class _Run:
     # --- a loop --------------------------------------------------------------------------------------------
 
     def _open(self, name: str, *, closing: bool = False, notes: Mapping[str, object] | None = None) -> None:
-        """Begin a loop, or go on beginning it after a worker's answer.  `notes` go to the first event about it."""
-        state = self.state
-        known = state.loop_state.get(name)
-        if known is not None and (known.is_open or any(c.step == name for c in state.commands.values())):
+        """Begin a loop, or go on beginning it after a worker's answer.  `notes` go to its opening."""
+        known = self.state.loop_state.get(name)
+        if known is not None and known.is_open:
+            # Frames may have waited for outputs to be written down.
+            self.work(name)
             return
-        run = known.run if known else state.runs.get(name, 0) + 1
-        stage_id = f"{name}#{run}"
-        parents = list(known.parents) if known else self._parents(name)
-        pending = state.pending_next_actions.get(name, Pending(run=run))
-        limit = {} if known else {**self._limit(name), **(notes or {})}
-        begins: dict[str, object] = {"parents": parents}
-        if known is None:
-            begins |= {"opens": True, **({"closing": True} if closing else {}), **limit}
+        if known is not None and any(command.step == name for command in self.state.commands.values()):
+            return
         step = self._playbook.steps[name]
         assert step.loop is not None
+        if known is None:
+            run, parents = self.state.runs.get(name, 0) + 1, self._parents(name)
+            said = {**({"closing": True} if closing else {}), **self._limit(name), **(notes or {})}
+            self._emit(telling.opened(f"{name}#{run}", name, run, step.loop, parents=parents, notes=said))
+            known = self.state.loop_state[name]
+        parents = list(known.parents)
+        pending = self.state.pending_next_actions.get(name, Pending(run=known.run))
         try:
             opened = loops.open_loop(self._opening(name, parents, pending), step, step.loop)
         except loops.NeedsCollection:
-            self._ask(name, pending, None, **begins)
+            self._ask(name, pending, None, parents=parents)
         except NeedsWorker as need:
-            self._ask(name, pending, need, **begins)
+            self._ask(name, pending, need, parents=parents)
         except CannotLoop as refusal:
-            stage = known or Stage(stage_id=stage_id, step=name, run=run)
-            draft = loops.ended(stage, "refused", refusal.error, closing=closing)
-            self._emit(draft._replace(meta={**(notes or {}), **draft.meta}))
-            self.settle(name)
+            self._end(known, loops.ended(known, "refused", refusal.error))
         else:
-            draft = loops.started(stage_id, name, run, opened, parents=parents, closing=closing)
-            self._emit(draft._replace(meta={**draft.meta, **limit}))
+            self._emit(loops.started(known.stage_id, name, known.run, opened, parents=parents))
+            self._emit_all(telling.fanout_started(self.state.loop_state[name]))
             self.work(name)
 
     def work(self, name: str) -> None:
@@ -169,16 +185,19 @@ class _Run:
         if end is not None:
             self._end(stage, end)
         elif stage.failure is None and loops.may_go_on(self.state):
-            for draft in loops.frames(stage):
-                self._emit(draft)
+            if not gathering.is_behind(stage):
+                self._emit_all(loops.frames(stage))
+            self._emit_all(gathering.wanted(stage))
 
     def _end(self, stage: Stage, end: Draft) -> None:
         """End a loop; a worker writes its result when there can be one."""
         self._emit(end)
+        self._emit_all(telling.fanin_completed(stage, end))
         if stage.step in self.state.loop_state:
             meta: dict[str, object] = {"step": stage.step, "run": stage.run, "kind": "seal"}
             self._emit(_issued(f"{stage.stage_id}/seal", meta))
         else:
+            self._emit_all(telling.closed(stage, str(end.meta["status"])))
             self.settle(stage.step)
 
     # --- before its time -----------------------------------------------------------------------------------
@@ -213,6 +232,9 @@ class _Run:
             if (draft.frame_id or draft.command_id) in self.state.commands:
                 self._emit(draft)
         stage = self.state.loop_state.get(name)
+        if stage is not None:
+            self._emit_all(telling.shards_ended(stage))
+            stage = self.state.loop_state[name]
         if stage is None:
             self.settle(name)
         elif not stage.is_sealing:
@@ -225,6 +247,7 @@ class _Run:
             for stage in tuple(self.state.loop_state.values()):
                 if stage.is_open and not stage.is_sealing:
                     self._emit(loops.ended(stage, "stopped", lifecycle.end_error(self.state)))
+                self._emit_all(telling.closed(stage, "stopped"))
             self._emit(lifecycle.closed(self.state))
 
     def _limit(self, name: str) -> dict[str, object]:

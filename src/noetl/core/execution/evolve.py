@@ -12,12 +12,16 @@ from noetl.core.errors import LedgerCorrupt
 from noetl.core.event import Event
 from noetl.core.execution import children, lifecycle, lineage
 from noetl.core.execution.admission import admitting, requested, turned_down
+from noetl.core.execution.forking import folding as seeds
 from noetl.core.execution.jobs import folding
 from noetl.core.execution.lifecycle import EXECUTION_TIMER, limited, retry_timer, unawaited, unlimited
 from noetl.core.execution.looping import stages
 from noetl.core.execution.looping.ends import closed
+from noetl.core.execution.looping.gathering import gathered, gathering, ungathered
 from noetl.core.execution.looping.stages import answered, entered, opening
 from noetl.core.execution.pins import pinned
+from noetl.core.execution.placing.places import NO_PLACES, Known, placed
+from noetl.core.execution.placing.sources import digests_of
 from noetl.core.execution.state import (
     Command,
     CommandStatus,
@@ -62,6 +66,8 @@ def _evolved(state: ExecutionState | None, event: Event) -> ExecutionState:
     if fold is None:
         raise LedgerCorrupt(f"execution {event.execution_id}: no fold for {event.event_type}")
     changes = fold(state, event) or {}
+    if state.places is not NO_PLACES or "locality" in event.meta:
+        changes["places"] = placed(Known(state.places, state.commands, lambda: digests_of(state)), event)
     changes["version"] = event.stream_version
     changes["last_event_id"] = event.event_id
     return state.changed(changes)
@@ -90,7 +96,8 @@ def _initialized(event: Event) -> ExecutionState:
         playbook=playbook,
         started_at=event.event_time,
         workload={name: entry_from_json(document) for name, document in workload.items()},
-        requested_steps={entry: ()},
+        # One that begins with another's state is told with it what is requested.
+        requested_steps={} if "fork" in meta else {entry: ()},
         timers={EXECUTION_TIMER: str(meta["due_at"])} if "due_at" in meta else {},
         parent_execution_id=event.parent_execution_id,
         parent=None if parent is None else _parent(parent),
@@ -112,6 +119,7 @@ def _surroundings(meta: Mapping[str, object]) -> dict[str, Any]:
         "catalog_version": catalog.get("version"),
         "env": meta.get("env") or {},
         "caller": meta.get("iter"),
+        "fork": seeds.fork_of(meta),
     }
 
 
@@ -137,8 +145,8 @@ def _issued(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         parent_ref=lineage.led_to(state, meta, state.loop_state.get(step)),
     )
     commands = {**state.commands, command_id: command}
-    if kind == "seal":
-        return {"commands": commands}
+    if kind in ("seal", "gather"):
+        return {"commands": commands, **(gathering(state, step, meta) if kind == "gather" else {})}
     if kind != "step":
         pending = state.pending_next_actions.get(step, Pending(run=run))
         asked = pending._replace(asked=pending.asked + 1, phase=None, parents=())
@@ -176,6 +184,8 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
     assert result is not None
     commands = without(state.commands, command.command_id)
     timers = unawaited(state, command)
+    if command.kind == "gather":
+        return {**timers, "commands": commands, **gathered(state, event, command)}
     if command.kind not in ("step", "seal"):
         pending = state.pending_next_actions.get(command.step, Pending(run=command.run))
         answers = {**pending.evaluations, command.expression or command.kind: result}
@@ -202,7 +212,10 @@ def _ended(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         jobs=_jobs(event.meta.get("jobs")),
     )
     step, ref_id = command.step, outcome.ref_id
-    changes: dict[str, Any] = closed(state, step, is_ok=outcome.status == "ok") if command.kind == "seal" else {}
+    changes: dict[str, Any] = {}
+    if command.kind == "seal":
+        letter = _reference(event.meta.get("dead_letter"))
+        changes = closed(state, step, is_ok=outcome.status == "ok", dead_letter=letter)
     changes |= lineage.passed(state, step, command.parent_ref) if ref_id is None else lineage.returned(state, step)
     return {
         **timers,
@@ -310,7 +323,7 @@ def _terminal(state: ExecutionState, event: Event) -> dict[str, Any] | None:
         "timers": {},
         "commands": {},
         # How far a loop was is still of interest; where its frames left their rows nobody can ask any more.
-        "loop_state": {step: stage._replace(outputs=()) for step, stage in state.loop_state.items()},
+        "loop_state": {step: ungathered(stage) for step, stage in state.loop_state.items()},
     }
 
 
@@ -326,6 +339,7 @@ _FOLDS: Mapping[str, Callable[[ExecutionState, Event], dict[str, Any] | None]] =
     **stages.FOLDS,
     **children.FOLDS,
     **folding.FOLDS,
+    **seeds.FOLDS,
     **lifecycle.FOLDS,
     **dict.fromkeys(_ENDS, _terminal),
 }

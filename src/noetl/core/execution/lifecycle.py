@@ -12,6 +12,7 @@ from noetl.core.event import Draft, Event
 from noetl.core.execution import lineage
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState, Frame
 from noetl.core.limits import CANCEL_GRACE_SECONDS, ERROR_MESSAGE_CHARS_MAX
+from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.playbook.model import Playbook
 from noetl.core.reference import Result
 
@@ -110,6 +111,14 @@ def limited_draft(initialized: Draft, playbook: Playbook, now: str) -> Draft:
     if playbook.timeout_seconds is None:
         return initialized
     return initialized._replace(meta={**initialized.meta, "due_at": later(now, playbook.timeout_seconds)})
+
+
+def limited_loop(draft: Draft, playbook: CompiledPlaybook, now: str) -> Draft:
+    """The event that opens a loop outside of a decision, with the time when its step has taken too long."""
+    if draft.event_type != kinds.STAGE_OPENED:
+        return draft
+    seconds = playbook.steps[str(draft.meta["step"])].timeout_seconds
+    return draft if seconds is None else draft._replace(meta={**draft.meta, "due_at": later(now, seconds)})
 
 
 def is_over(state: ExecutionState, event: Event) -> bool:

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from noetl.core.execution.looping.profile import Profile
+from noetl.core.execution.placing.places import NO_PLACES, Places
+
 
 class Status(StrEnum):
     RUNNING = "RUNNING"
@@ -93,11 +96,12 @@ class StepResult(NamedTuple):
 
 class Part(NamedTuple):
     """Rows of a frame whose outcome is persisted: where, which (half-open ranges of item indexes), and how many of
-    them failed."""
+    them failed.  `shift` is how much smaller the numbers of the rows are in the payload."""
 
     reference: Mapping[str, object]
     ranges: tuple[tuple[int, int], ...]
     failed: int = 0
+    shift: int = 0
 
 
 class Claim(NamedTuple):
@@ -140,7 +144,9 @@ class Frame(NamedTuple):
 
 
 class FrameOutput(NamedTuple):
-    """What a frame left: where its rows' outcomes are.  Rows that are nowhere have `error` as their outcome."""
+    """What a frame left: where its rows' outcomes are.  Rows that are nowhere have `error` as their outcome; without
+    one they are nobody's, or another frame's.  `number` and `attempt` are those of the frame, `claim` is where the rows
+    of a cursor are, and `origin` the execution in which it ran, when that was another one."""
 
     first: int
     rows: int
@@ -148,6 +154,24 @@ class FrameOutput(NamedTuple):
     parts: tuple[Part, ...] = ()
     error: Mapping[str, object] | None = None
     failed: int = 0
+    number: int = 0
+    attempt: int = 0
+    claim: Mapping[str, object] | None = None
+    origin: int | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """As the result of a loop names it."""
+        document: dict[str, object] = {"first": self.first, "rows": self.rows, "ref": self.reference}
+        if self.parts:
+            document["parts"] = [part_document(part) for part in self.parts]
+        if self.error is not None:
+            document["error"] = self.error
+        return document
+
+
+def part_document(part: Part) -> dict[str, object]:
+    document: dict[str, object] = {"ref": part.reference, "ranges": [list(one) for one in part.ranges]}
+    return {**document, "shift": part.shift} if part.shift else document
 
 
 class Child(NamedTuple):
@@ -243,6 +267,7 @@ class StagePolicy(NamedTuple):
     slot_rows_max: int | None = None
     shard_retries: int | None = None
     allows_partial: bool | None = None
+    max_distance: str | None = None
 
     @property
     def is_framewise(self) -> bool:
@@ -259,13 +284,25 @@ class Slot(NamedTuple):
     is_done: bool = False
 
 
+class EndedShard(NamedTuple):
+    """A shard that does not run again: its window of rows, how often it was run before, and by which frame it ended."""
+
+    frame_id: str
+    first: int
+    rows: int
+    tries: int
+    has_failed: bool
+
+
 class Shards(NamedTuple):
-    """What became of the shards of a fan-out.  `again` are the windows (first, rows, tries) that run once more."""
+    """What became of the shards of a fan-out.  `again` are the windows (first, rows, tries) that run once more; `ended`
+    are those of which the ledger does not say so yet."""
 
     succeeded: int = 0
     failed: int = 0
     again: tuple[tuple[int, int, int], ...] = ()
     error: Mapping[str, object] | None = None
+    ended: tuple[EndedShard, ...] = ()
 
 
 class Stage(NamedTuple):
@@ -275,7 +312,12 @@ class Stage(NamedTuple):
     takes.  `sealing` means that every row has its outcome and the result is being written.  Of a cursor only counters
     are kept: `row_frames` had rows, `breaks` rows said that their slot is to end, `capped` slots reached their limit of
     rows, `claim_failure` is why rows could not be claimed.  `parent_ref` is the collection that was made for it, else
-    the result that led to it; `last_ref` is the result of the frame that ended last."""
+    the result that led to it; `last_ref` is the result of the frame that ended last.  `kept` are rows that another
+    execution has run: their outcomes are among the outputs, and no frame is cut from them.  `claimed` are the counters
+    of a cursor whose recorded rows are run once more, as a collection.  `is_told` says that the
+    ledger has its opening: one that began before there was such an event ends without those that belong to it.  So
+    that a state does not grow with the number of frames, a worker writes the `outputs` of frames that went well to a
+    payload now and then: those that it writes just now are `gathering`, the lists that are written `gathered`."""
 
     stage_id: str
     step: str
@@ -304,6 +346,14 @@ class Stage(NamedTuple):
     shards: Shards = Shards()
     parent_ref: int | None = None
     last_ref: int | None = None
+    profile: Profile = Profile()
+    kept: tuple[tuple[int, int], ...] = ()
+    claimed: Mapping[str, int] | None = None
+    is_told: bool = False
+    gathering: tuple[FrameOutput, ...] = ()
+    gathered: tuple[Mapping[str, object], ...] = ()
+    gathers: int = 0
+    is_gathered_in_vain: bool = False
 
     @property
     def is_open(self) -> bool:
@@ -312,7 +362,8 @@ class Stage(NamedTuple):
 
 
 class Looped(NamedTuple):
-    """What a loop has come to: all that is kept of a stage that is closed.  A shard is a frame of a fan-out."""
+    """What a loop has come to: all that is kept of a stage that is closed.  A shard is a window of a fan-out;
+    `is_unclosed` says that the ledger has its opening and not yet its closing."""
 
     stage_id: str
     run: int
@@ -326,7 +377,24 @@ class Looped(NamedTuple):
     shards: int = 0
     shards_done: int = 0
     shards_failed: int = 0
+    profile: Profile = Profile()
+    dead_letter: Mapping[str, object] | None = None
+    is_unclosed: bool = False
 
+
+class Fork(NamedTuple):
+    """Where an execution comes from that begins with the state of another one: which, up to which position of its
+    shard, and what for.  `seeds` events carry that state; nothing is decided before all of them are `seen`."""
+
+    execution_id: int
+    position: int
+    kind: str
+    seeds: int
+    seen: int = 0
+
+
+# The kind of fork that runs failed items once more.
+RETRY = "retry"
 
 # What the questions about a step run are for: whether it may begin, or, when its guard says no, where it leads.
 ADMIT, SKIP = "admit", "skip"
@@ -352,7 +420,8 @@ class ExecutionState:
     execution is to end before its time; `depth` is the number of executions above this one.  `runs` counts the turns of
     a step, `skipped_steps` has the last turn in which it was not admitted; `args` is what arcs gave to a step's run.
     `env` are variables of the server as they were when the execution began, `caller` is the iteration that started it.
-    `leads` has, for a step whose last turn gave no result that could be referred to, the one that led to it."""
+    `leads` has, for a step whose last turn gave no result that could be referred to, the one that led to it.  `places`
+    is where results were made, as far as anybody said; no checksum covers it."""
 
     execution_id: int
     tenant_id: str = "default"
@@ -395,6 +464,17 @@ class ExecutionState:
     env: Mapping[str, str] = field(default_factory=dict)
     caller: Mapping[str, object] | None = None
     leads: Mapping[str, int] = field(default_factory=dict)
+    places: Places = NO_PLACES
+    fork: Fork | None = None
+
+    @property
+    def is_seeding(self) -> bool:
+        """Whether more of the state that it begins with is to come."""
+        return self.fork is not None and self.fork.seen < self.fork.seeds
+
+    @property
+    def retry_of(self) -> int | None:
+        return self.fork.execution_id if self.fork is not None and self.fork.kind == RETRY else None
 
     @property
     def is_terminal(self) -> bool:

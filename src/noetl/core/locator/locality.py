@@ -56,6 +56,10 @@ class Distance(IntEnum):
         return self.name.lower()
 
 
+DISTANCES = tuple(distance.word for distance in Distance if distance is not Distance.WORKER)
+"""How far from its data something may run, in words; from near to far."""
+
+
 def distance_named(word: str) -> Distance:
     """Raises LocatorInvalid."""
     for distance in Distance:

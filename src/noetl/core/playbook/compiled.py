@@ -118,6 +118,7 @@ class CompiledTask:
     timeout: CompiledValue | None
     has_script: bool = False
     hints: Hints = NO_HINTS
+    limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +136,8 @@ class CompiledCursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompiledLoop:
-    """`server`, `max_in_flight`, `frame` and `fanout` are what the router evaluates; `collection` is `server` for a
-    worker."""
+    """`server`, `max_in_flight`, `frame`, `fanout` and `locality` are what the router evaluates; `collection` is
+    `server` for a worker."""
 
     loop: Loop
     collection: CompiledValue
@@ -144,6 +145,7 @@ class CompiledLoop:
     max_in_flight: ServerValue
     frame: ServerValue
     fanout: ServerValue
+    locality: ServerValue
     needs: Needs
     cursor: CompiledCursor | None = None
 

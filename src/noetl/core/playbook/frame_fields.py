@@ -16,6 +16,7 @@ from noetl.core.limits import (
     SHARD_RETRIES_MAX,
     TIMEOUT_SECONDS_MAX,
 )
+from noetl.core.locator.locality import DISTANCES
 
 ROW, FRAME = "row", "frame"
 WHOLE_FRAME = "whole_frame"
@@ -99,6 +100,7 @@ FANOUT_FIELDS: Mapping[str, Check] = {
     "fail_fast": _truth,
     "allow_partial": _truth,
 }
+LOCALITY_FIELDS: Mapping[str, Check] = {"max_distance": _one_of(*DISTANCES)}
 CURSOR_OPTIONS: Mapping[str, Check] = {
     "pool_size": _whole(1, FRAME_ROWS_MAX),
     "max_iterations": _whole(1, LOOP_ITEMS_MAX),

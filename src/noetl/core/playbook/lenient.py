@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from noetl.core.playbook.document import Findings, read_document
+from noetl.core.playbook.limits.reading import read_limits
 from noetl.core.playbook.model import Step
 from noetl.core.playbook.reading.kinds import LANGUAGE_KINDS
 from noetl.core.playbook.reading.steps import read_steps
@@ -26,7 +27,11 @@ def read_parts(text: str, *, file: str) -> Parts:
     document = read_document(text, file=file)
     root = document.value if isinstance(document.value, dict) else {}
     findings = Findings(document)
-    tools = Tools(kinds=LANGUAGE_KINDS, workbook=read_workbook(root.get("workbook"), findings, LANGUAGE_KINDS))
+    tools = Tools(
+        kinds=LANGUAGE_KINDS,
+        workbook=read_workbook(root.get("workbook"), findings, LANGUAGE_KINDS),
+        limits=read_limits(root.get("limits"), findings),
+    )
     workload = root.get("workload")
     return Parts(
         root=root,

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from noetl.core.permits.rates import Allowance
 from noetl.core.playbook.document import Path
 from noetl.core.playbook.storage.hints import NO_HINTS, Hints
 
@@ -53,6 +54,8 @@ class Task:
     fails_unmatched: bool | None = None
     timeout: object = None
     output: Hints = NO_HINTS
+    limit: str | None = None
+    """The shared limit that each of its calls counts for."""
     place: Path = field(default=(), compare=False, repr=False)
 
 
@@ -95,8 +98,8 @@ class Cursor:
 class Loop:
     """A step that runs once per item of a collection, or once per row that a cursor claims.
 
-    The values of `frame` and `fanout` are as they are written, and may be templates; `is_best_effort` is None when the
-    document does not say."""
+    The values of `frame`, `fanout` and `locality` are as they are written, and may be templates; `is_best_effort` is
+    None when the document does not say."""
 
     collection: object
     iterator: str
@@ -105,6 +108,7 @@ class Loop:
     is_best_effort: bool | None = None
     frame: Mapping[str, object] = field(default_factory=dict)
     fanout: Mapping[str, object] = field(default_factory=dict)
+    locality: Mapping[str, object] = field(default_factory=dict)
     cursor: Cursor | None = None
     place: Path = field(default=(), compare=False, repr=False)
 
@@ -166,3 +170,4 @@ class Playbook:
     timeout_seconds: float | None = None
     spec: Mapping[str, object] | None = None
     keychain: tuple[KeychainEntry, ...] = ()
+    limits: Mapping[str, Allowance] = field(default_factory=dict)

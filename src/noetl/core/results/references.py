@@ -99,7 +99,7 @@ class Role(StrEnum):
 
 
 _ENDS = {"frame": Role.FRAME, "child": Role.CHILD, "playbook": Role.EXECUTION}
-_QUESTION = re.compile(r"#[0-9]+/eval/[0-9]+$")
+_QUESTION = re.compile(r"#[0-9]+/(?:eval|gather)/[0-9]+$")
 _SEAL = "/seal"
 
 

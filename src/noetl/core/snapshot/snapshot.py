@@ -23,7 +23,7 @@ class Snapshot:
     """A row of `noetl.projection_snapshot`.
 
     `checksum` is that of the folded state, independent of the order of keys: two folds of the same events have the
-    same.  `payload_root` stands for all payloads that the state names."""
+    same.  `payload_root` stands for all payloads that the state names, and for where they were made."""
 
     execution_id: int
     position: int
@@ -95,11 +95,15 @@ def restore(snapshot: Snapshot) -> ExecutionState | None:
 
 
 def _checksum(document: Mapping[str, Any]) -> str:
-    return sha256_hex(canonical_bytes(document))
+    """Where something ran is no content: states that differ in nothing else are the same."""
+    return sha256_hex(canonical_bytes({name: value for name, value in document.items() if name != "places"}))
 
 
-def _payload_root(document: object) -> str:
-    return sha256_hex("\n".join(sorted(set(_digests(document)))).encode("ascii"))
+def _payload_root(document: Mapping[str, Any]) -> str:
+    digests = sorted(set(_digests(document)))
+    if "places" in document:
+        digests.append(sha256_hex(canonical_bytes(document["places"])))
+    return sha256_hex("\n".join(digests).encode("ascii"))
 
 
 def _digests(document: object) -> Iterator[str]:

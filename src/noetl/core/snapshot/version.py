@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-CODE_VERSION = "1"
+CODE_VERSION = "2"
 """Rises with every change of the fold or of the state: a snapshot of another fold is ignored, and made again.  A test
 compares the code of the fold with what was recorded for this version (`tests/golden/`)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -143,9 +143,36 @@ class Batch:
         self.next_positions, self.states = positions, states
         return undone
 
+    def split(self, missed: Collection[int]) -> tuple[Batch, Batch]:
+        """What was done and what was not, when the fences of some shards did not hold: of both what is to be told."""
+        done, left = (Batch(self.ids, self.producer, self.heads) for _ in range(2))
+
+        def part(shard_id: int) -> Batch:
+            return left if shard_id in missed else done
+
+        for execution_id, held in self.states.items():
+            part(held.shard_id).states[execution_id] = held
+        for sealed in self.events:
+            part(sealed.event.shard_id).events.append(sealed)
+        for row in self.queue:
+            part(row.shard_id).queue.append(row)
+        for delivery in self.deliveries:
+            part(self._shard_of(delivery.message.execution_id)).deliveries.append(delivery)
+        for stop in self.stops:
+            part(self._shard_of(stop.execution_id)).stops.append(stop)
+        for shard_id in self.touched_shards:
+            part(shard_id).touched_shards.add(shard_id)
+        for shard_id, position in self.next_positions.items():
+            part(shard_id).next_positions[shard_id] = position
+        return done, left
+
+    def _shard_of(self, execution_id: int) -> int:
+        held = self.states.get(execution_id)
+        return held.shard_id if held is not None else self.seen[execution_id][0]
+
     @property
     def is_empty(self) -> bool:
-        return not any(getattr(self, name) for name in self._LISTS)
+        return not self.touched_shards and not any(getattr(self, name) for name in self._LISTS)
 
     @property
     def shards(self) -> set[int]:

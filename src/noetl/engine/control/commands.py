@@ -12,7 +12,7 @@ from noetl.core.event import Event
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.inputs import ClaimInput, RestoreInput
 from noetl.engine.control.sessions import Sessions, free_kinds
-from noetl.engine.control.states import undecided_events
+from noetl.engine.control.states import events_behind
 from noetl.engine.sharing.neighbours import Neighbours
 from noetl.engine.sharing.waiting import patiently
 from noetl.points import point
@@ -87,7 +87,7 @@ class Dispatcher:
 
     async def _claim_round(self, pool: str) -> bool:
         """Claim for the free slots of a pool; returns whether commands were found of which none could be claimed."""
-        pools = self._sessions.pools
+        pools, loners, nearness = self._sessions.pools, self._sessions.loners, self._sessions.nearness
         free = min(pools.free_in(pool), CLAIM_ROWS_MAX)
         if free <= 0:
             return True
@@ -97,10 +97,11 @@ class Dispatcher:
         kinds = free_kinds(self._sessions, pool)
         # Until the look says otherwise: a slot that becomes free meanwhile must not be overlooked.
         self._note_left(pool, is_left=kinds is not None)
+        ahead = len(self._refused) + len(loners.waiting(pool)) + nearness.ahead(pool)
         try:
             found = await self._queue.waiting(
                 pool=pool,
-                limit=free + len(self._refused) + (LOCKED_ROWS_MAX if locked else 0),
+                limit=free + ahead + (LOCKED_ROWS_MAX if locked else 0),
                 kinds=None if kinds is None else sorted(kinds),
             )
             if kinds is not None:
@@ -113,7 +114,15 @@ class Dispatcher:
             row
             for row in found
             if (row.execution_id, row.command_id) not in self._refused and row.shard_id not in locked
-        ][:free]
+        ]
+        # What waits to be alone stands before nobody.
+        by_key = {(row.execution_id, row.command_id): row for row in rows}
+        first, alone = loners.first_of(pool, by_key), loners.waiting(pool)
+        rows = nearness.chosen(pool, [row for key, row in by_key.items() if key not in alone], free)
+        if nearness.is_holding_back(pool):
+            # A slot that becomes free may be one that is near enough.
+            self._note_left(pool, is_left=True)
+        rows += [by_key[first]] if first is not None else []
         if not rows:
             return False
         # There may be more, and a claim may find that its slot was given away: look again.
@@ -150,7 +159,7 @@ class Dispatcher:
         else:
             await self._queue.release_all(except_sessions=list(self._sessions.connected))
             for head in await self._ledger.heads():
-                for event in await undecided_events(self._ledger, head):
+                for event in await events_behind(self._ledger, head, head.decided_position):
                     undecided.setdefault(event.execution_id, []).append(event)
             open_ids = await self._executions.open_ids()
         # Those with undecided events first: the commit of any other would move the mark behind which they are found.

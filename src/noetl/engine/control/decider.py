@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from noetl.core import kinds
@@ -25,6 +25,7 @@ from noetl.core.errors import (
     Terminal,
     TransitionConflict,
 )
+from noetl.core.execution.state import ExecutionState
 from noetl.core.limits import DECIDE_INPUTS_WAITING_MAX
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.engine.children.inputs import ChildSource, ChildStartInput
@@ -41,12 +42,13 @@ from noetl.engine.control.inputs import (
 )
 from noetl.engine.control.parts import ControlParts
 from noetl.engine.control.reconcile import applied
-from noetl.engine.control.states import Held, is_only_system
+from noetl.engine.control.states import Held
 from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.neighbours import Neighbours
+from noetl.engine.sharing.owned import Owned
 from noetl.engine.sharing.places import ShardsOf
 from noetl.engine.sharing.undecided import Undecided
-from noetl.engine.sharing.waiting import RETRY_SECONDS, Waiting, apart, is_recorded, one_each, patiently, unheard
+from noetl.engine.sharing.waiting import RETRY_SECONDS, Turns, Waiting, apart, is_recorded, one_each, patiently, unheard
 from noetl.points import point
 from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact, Stop
@@ -91,34 +93,40 @@ class Decider:
         self._producer = producer
         self._children = children
         self._neighbours = neighbours
-        self._heads: dict[int, ShardHead] = {}
+        self._owned = Owned(parts.ledger, parts.states)
         self._shards_of = ShardsOf(parts.ledger, parts.states)
         self._counts = parts.counts
         self._inputs: deque[Waiting] = parts.counts.inputs
         self._orders: deque[tuple[Callable[[], Awaitable[None]], asyncio.Future[None]]] = deque()
+        self._unanswered: Counter[int] = Counter()
         self._wake = asyncio.Event()
         self._aside = Aside(parts.ledger, self._ring)
-        self._undecided = Undecided(parts.ledger, parts.states, neighbours)
+        self._undecided = Undecided(parts.ledger, parts.states, self._owned, neighbours)
 
     # --- shards ----------------------------------------------------------------------------------------------
 
     @property
     def heads(self) -> Mapping[int, ShardHead]:
         """The shards that are owned now, as far as they are known."""
-        return self._heads
+        return self._owned.heads
 
     @property
     def free_shards(self) -> Collection[int]:
         """Those of them that nobody outside has locked."""
-        return [shard_id for shard_id in self._heads if shard_id not in self._aside.shards]
+        return [shard_id for shard_id in self._owned.heads if shard_id not in self._aside.shards]
 
     @property
     def set_aside(self) -> list[Aside]:
         """What waits for locked shards, of our own and of others."""
         return [self._aside, *([] if self._neighbours is None else [self._neighbours.outward.set_aside])]
 
+    @property
+    def unanswered(self) -> Collection[int]:
+        """The executions about which somebody has said something that is not in the ledger yet, wherever it waits."""
+        return self._unanswered.keys()
+
     def own(self, heads: list[ShardHead]) -> None:
-        self._heads = {head.shard_id: head for head in heads}
+        self._owned.heads = {head.shard_id: head for head in heads}
 
     async def adopt(self, heads: Sequence[ShardHead]) -> None:
         """Own these too, once what others left undecided in them is decided."""
@@ -128,9 +136,9 @@ class Decider:
         """Own these no more; returns when nothing of ours is under way in them."""
         await self._order(partial(self._let_go, shards))
 
-    async def catch_up(self) -> None:
-        """Decide what others recorded in the owned shards."""
-        await self._order(self._catch_up)
+    async def catch_up(self, heads: Sequence[ShardHead] | None = None) -> None:
+        """Decide what others recorded in the owned shards.  `heads` are given by whoever has just read them."""
+        await self._order(partial(self._catch_up, heads))
 
     def _ring(self) -> None:
         self._order(self._take_back)
@@ -143,28 +151,21 @@ class Decider:
         return done
 
     async def _adopt(self, heads: Sequence[ShardHead]) -> None:
-        # Whoever looked at an execution of theirs left a state here that others have moved on from.
-        self._states.drop_shards([head.shard_id for head in heads])
-        for head in heads:
-            self._heads[head.shard_id] = head
+        self._owned.take(heads)
         # In one commit: that of any other execution would move the mark behind which these are found.
-        await self._commit(await self._left_undecided([head.shard_id for head in heads]))
+        await self._commit(await patiently(self._undecided.of, [head.shard_id for head in heads]))
 
     async def _let_go(self, shards: Collection[int]) -> None:
-        for shard_id in shards:
-            self._heads.pop(shard_id, None)
-        self._states.drop_shards(shards)
+        self._owned.let_go(shards)
 
-    async def _catch_up(self) -> None:
-        before = dict(self._heads)
-        await patiently(self._look_again)
-        locked = self._aside.shards
-        moved = [shard for shard, head in self._heads.items() if head != before.get(shard) and shard not in locked]
-        if moved:
-            await self._commit(await self._left_undecided(moved))
-
-    async def _left_undecided(self, shards: Iterable[int]) -> list[Waiting]:
-        return await patiently(self._undecided.inputs, [self._heads[shard_id] for shard_id in shards])
+    async def _catch_up(self, heads: Sequence[ShardHead] | None) -> None:
+        if heads is None:
+            heads = await patiently(self._ledger.heads)
+        grown = self._owned.look_at(heads, self.free_shards)
+        found = await patiently(self._undecided.beyond, grown)
+        if found and self._neighbours is not None:
+            self._neighbours.notice()
+        await self._commit(found)
 
     # --- inputs ----------------------------------------------------------------------------------------------
 
@@ -176,9 +177,18 @@ class Decider:
         waiting = len(self._inputs) + len(self._aside)
         if isinstance(one, StartInput) and waiting >= DECIDE_INPUTS_WAITING_MAX:
             raise AppendOverloaded(f"{waiting} inputs are waiting to be decided: try again later")
+        self._unanswered[one.execution_id] += 1
+        try:
+            await self._told(one)
+        finally:
+            self._unanswered[one.execution_id] -= 1
+            if not self._unanswered[one.execution_id]:
+                del self._unanswered[one.execution_id]
+
+    async def _told(self, one: Input) -> None:
         if self._neighbours is not None and not self._neighbours.is_alone:
             shard_id = await self._shards_of.find(one)
-            if shard_id is not None and shard_id not in self._heads:
+            if shard_id is not None and shard_id not in self._owned.heads:
                 await self._neighbours.outward.tell(one)
                 return
         answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -212,7 +222,7 @@ class Decider:
 
     async def _commit(self, taken: list[Waiting]) -> None:
         """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away."""
-        tries = 0
+        tries, unexplained = 0, 0
         while taken:
             batch, taken = await self._decide(taken)
             if not taken:
@@ -240,24 +250,31 @@ class Decider:
                 if held >= batch.shards:
                     self._done(batch, taken)
                     return
-                # Someone appended meanwhile: look again and decide again.
                 self._counts.misses += 1
-                before = dict(self._heads)
-                if not held and await patiently(self._is_as_known, before):
-                    self._release(batch)
-                elif not held and tries >= MISSES_MAX and before.items() <= self._heads.items():
-                    await self._take_apart(batch, taken, LedgerCorrupt("a stream is not at the version of its events"))
+                left, taken = self._part_done(batch, taken, held)
+                missed = batch.shards - held
+                grown = await patiently(self._owned.look_again, missed)
+                if grown.keys() >= missed & self.heads.keys():
+                    # All that was known is still true: it is decided again behind what somebody has appended.
+                    self._release(left)
+                    taken = await patiently(self._undecided.join, grown, taken)
+                elif not grown and unexplained >= MISSES_MAX:
+                    await self._take_apart(left, taken, LedgerCorrupt("a stream is not at the version of its events"))
                     return
                 else:
-                    taken += await self._recover(batch, taken, 0.0 if tries < MISSES_MAX else RETRY_SECONDS[0])
+                    # Nothing was appended where something must have been: then a state was wrong.
+                    unexplained += not grown
+                    taken += await self._recover(left, taken, 0.0)
             tries += 1
 
     async def _decide(self, taken: list[Waiting]) -> tuple[Batch, list[Waiting]]:
         """Fold and decide every input into one batch.  An input that is refused leaves no trace in it."""
-        batch = Batch(ids=self._ids, producer=self._producer, heads=self._heads)
+        batch = Batch(ids=self._ids, producer=self._producer, heads=self._owned.heads)
         now = self._clock.now()
         kept = []
+        turns = Turns()
         for waiting in taken:
+            await turns.take(len(getattr(waiting.input, "undecided", ())) or 1)
             try:
                 refusal = await self._try(batch, waiting, now)
             except _SetAside:
@@ -297,7 +314,7 @@ class Decider:
         held, playbook = await patiently(self._load, batch, waiting)
         shard_id = held.shard_id if held is not None else getattr(waiting.input, "shard_id", None)
         waiting.shard_id = shard_id
-        if shard_id not in self._heads:
+        if shard_id not in self._owned.heads:
             self._states.drop(waiting.input.execution_id)
             raise _Elsewhere
         if shard_id in self._aside.shards:
@@ -342,23 +359,24 @@ class Decider:
                     raise
         if held is None:
             assert isinstance(one, StartInput)
+            owner: StartInput | ExecutionState = one
             reference = one.draft.meta["playbook"]
             assert isinstance(reference, dict)
         else:
-            reference = held.state.playbook
+            owner, reference = held.state, held.state.playbook
         playbook = self._playbooks.cached(reference)
         if playbook is None:
             playbook = await self._playbooks.pinned(
-                reference, tenant_id=_owner(one, held)[0], organization_id=_owner(one, held)[1]
+                reference, tenant_id=owner.tenant_id, organization_id=owner.organization_id
             )
         return held, playbook
 
     def _done(self, batch: Batch, taken: list[Waiting]) -> None:
-        self._counts.committed(len(taken), len(batch.events))
+        self._counts.committed(len(taken), batch.events)
         for shard_id in batch.touched_shards:
-            head = self._heads[shard_id]
+            head = self._owned.heads[shard_id]
             following = batch.next_positions.get(shard_id, head.next_position)
-            self._heads[shard_id] = ShardHead(shard_id, following, following - 1, head.epoch)
+            self._owned.heads[shard_id] = ShardHead(shard_id, following, following - 1, head.epoch)
         for execution_id, held in batch.states.items():
             self._states.keep(execution_id, held)
         for delivery in batch.deliveries:
@@ -395,6 +413,14 @@ class Decider:
         for part in apart(taken):
             await self._commit(part)
 
+    def _part_done(self, batch: Batch, taken: list[Waiting], held: Collection[int]) -> tuple[Batch, list[Waiting]]:
+        """What a commit has done in the shards whose fences held is told; returns the rest."""
+        missed = batch.shards - set(held)
+        done, left = batch.split(missed)
+        if held:
+            self._done(done, [waiting for waiting in taken if waiting.shard_id not in missed])
+        return left, [waiting for waiting in taken if waiting.shard_id in missed or not held]
+
     async def _recover(self, batch: Batch, taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
         """Forget what was assumed and read again what is true, however long that takes.
 
@@ -410,9 +436,10 @@ class Decider:
         return await self._read_again(taken, uncertain, batch.stops)
 
     async def _read_again(self, taken: list[Waiting], uncertain: set[int], stops: Sequence[Stop]) -> list[Waiting]:
-        await patiently(self._look_again)
-        found = {one.input.execution_id: one.input for one in await self._left_undecided(self.free_shards)}
-        away = await patiently(self._undecided.elsewhere, list(self._heads))
+        await patiently(self._owned.look_again, list(self.heads))
+        left = await patiently(self._undecided.of, self.free_shards)
+        found = {one.input.execution_id: one.input for one in left}
+        away = await patiently(self._undecided.elsewhere, list(self.heads))
         # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
         self._watchers.notify(uncertain, uncertain)
         for execution_id in sorted(uncertain):
@@ -451,38 +478,3 @@ class Decider:
         if freed:
             await self._commit(recorded + await self._read_again(recorded, executions, stops))
             self._sessions.pools.expect()
-
-    async def _is_as_known(self, before: Mapping[int, ShardHead]) -> bool:
-        """Whether the owned shards have grown, and only by checkpoints.  These come every second: to forget the states
-        of everything that runs each time would be dear.
-
-        All of them, and not only those of the commit that failed: a look moves every head, and what is behind a head
-        counts as seen.  `before` is what was known when that failed: a look that is repeated must not compare with what
-        the first one found."""
-        await self._look_again()
-        if not before.keys() <= self._heads.keys():
-            return False
-        grown = [shard for shard, head in before.items() if self._heads[shard] != head]
-        looks = [await is_only_system(self._ledger, before[shard], self._heads[shard]) for shard in grown]
-        # Nothing has grown: then it was a state that was wrong.
-        return bool(looks) and all(looks)
-
-    async def _look_again(self) -> None:
-        """Read the heads of the owned shards.  One whose epoch has risen belongs to somebody else."""
-        lost = []
-        for head in await self._ledger.heads():
-            known = self._heads.get(head.shard_id)
-            if known is not None and known.epoch != head.epoch:
-                lost.append(head.shard_id)
-            elif known is not None:
-                self._heads[head.shard_id] = head
-        if lost:
-            log.warning("shards lost", extra={"event": "shards.lost", "reason": ", ".join(map(str, lost))})
-            await self._let_go(lost)
-
-
-def _owner(one: Input, held: Held | None) -> tuple[str, str]:
-    if held is not None:
-        return held.state.tenant_id, held.state.organization_id
-    assert isinstance(one, StartInput)
-    return one.tenant_id, one.organization_id

@@ -47,8 +47,9 @@ _OF_FRAMES = reports.EVENTS | _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
 _OF_CURSORS = _OF_FRAMES | {kinds.CURSOR_CLAIMED}
 
 
-def claim_draft(command: Command, attempt: int, session_id: int) -> Draft:
-    meta = {"attempt": attempt, "session": str(session_id)}
+def claim_draft(command: Command, attempt: int, session_id: int, where: Mapping[str, object] | None = None) -> Draft:
+    """`where` is what is known of places; it is no content, so a claim that was made elsewhere is the same claim."""
+    meta = {"attempt": attempt, "session": str(session_id), **(where or {})}
     if command.frame is None:
         return Draft(
             event_type=kinds.COMMAND_CLAIMED,

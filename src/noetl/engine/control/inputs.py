@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from noetl.core import kinds
 from noetl.core.codec import canonical_json
@@ -14,8 +14,9 @@ from noetl.core.event import Draft, Event
 from noetl.core.execution.context import command_body
 from noetl.core.execution.decide import decide
 from noetl.core.execution.evolve import evolve
-from noetl.core.execution.lifecycle import CANCELLED, cancel_requested, failed_draft, limited_draft
+from noetl.core.execution.lifecycle import CANCELLED, cancel_requested, failed_draft, limited_draft, limited_loop
 from noetl.core.execution.lineage import with_known_inputs
+from noetl.core.execution.placing.places import NO_PLACES
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState
 from noetl.core.playbook.compiled import CompiledPlaybook
 from noetl.core.reference import Payload
@@ -35,9 +36,18 @@ from noetl.engine.control.facts import (
 )
 from noetl.engine.control.sessions import Sessions, demand_of
 from noetl.engine.control.states import Held
+from noetl.engine.placing.wishes import Wish, wish_of
 from noetl.engine.projecting.rows import execution_row
 from noetl.ports.ledger import IdempotencyRow, QueuedCommand
 from noetl.ports.session import CommandMessage, Fact, Stop
+
+
+class Work(NamedTuple):
+    """What is given out: a command with what it carries, and where it would best run."""
+
+    command: Command
+    body: Mapping[str, object]
+    wish: Wish | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,59 +79,59 @@ class Turn:
                 new_id = draft.frame_id or draft.command_id
                 assert new_id is not None
                 state, position = self.assign(state, cause, new_id, position)
-        if held.state.version == 1:
-            # So that whoever started it finds it; the rest of its projection is the projector's.
-            self.batch.executions.append(execution_row(state, held.shard_id, position))
         self.batch.keep(state, held.shard_id, position)
+        if held.state.version == 1:
+            self.show(state.execution_id)
+
+    def show(self, execution_id: int) -> None:
+        """So that whoever started it finds it; the rest of its projection is the projector's."""
+        held = self.batch.states[execution_id]
+        self.batch.executions.append(execution_row(held.state, held.shard_id, held.position))
 
     def assign(self, state: ExecutionState, cause: Cause, command_id: str, position: int) -> tuple[ExecutionState, int]:
         """Queue a command that nobody holds: claimed at once for a session with a free slot, else waiting.  Behind
         others that wait it waits too: a chain must not keep its slot for ever."""
-        command = state.commands[command_id]
-        body = command_body(state, self.playbook, command)
-        session_id = None
+        work = self.work(state, state.commands[command_id])
+        command, session_id = work.command, None
         demand = demand_of(command, self.playbook)
         if demand.pool not in self.backlog:
-            session_id = self.sessions.reserve(demand.kinds, pool=demand.pool)
+            session_id = self.sessions.reserve(demand.kinds, pool=demand.pool, wish=work.wish)
         if session_id is not None:
             attempt = command.attempt + 1
-            state, position = self.claim(state, cause, command, attempt=attempt, session_id=session_id, body=body)
+            state, position = self.claim(state, cause, work, attempt=attempt, session_id=session_id)
         else:
             attempt = command.attempt
-        self.batch.queue.append(self.row(cause, command, attempt, session_id, body))
+        self.batch.queue.append(self.row(cause, work, attempt=attempt, session_id=session_id))
         return state, position
 
+    def work(self, state: ExecutionState, command: Command) -> Work:
+        body = command_body(state, self.playbook, command)
+        return Work(command, body, wish_of(state, command, body))
+
     def claim(
-        self,
-        state: ExecutionState,
-        cause: Cause,
-        command: Command,
-        *,
-        attempt: int,
-        session_id: int,
-        body: Mapping[str, object],
+        self, state: ExecutionState, cause: Cause, work: Work, *, attempt: int, session_id: int
     ) -> tuple[ExecutionState, int]:
         """Record a claim and plan its delivery for after the commit."""
-        draft = claim_draft(command, attempt, session_id)
+        held = self.sessions.connected.get(session_id)
+        where = self.sessions.nearness.told(held, work.wish, cause.tenant_id, cause.organization_id)
+        draft = claim_draft(work.command, attempt, session_id, where)
         event = self.batch.add(cause, draft, stream_version=state.version + 1, causation_id=state.last_event_id)
         message = CommandMessage(
             execution_id=cause.execution_id,
             tenant_id=cause.tenant_id,
             organization_id=cause.organization_id,
-            command_id=command.command_id,
+            command_id=work.command.command_id,
             attempt=attempt,
-            body=body,
+            body=work.body,
         )
         self.batch.deliveries.append(Delivery(session_id, message))
         return evolve(state, event), event.position
 
-    def row(
-        self, cause: Cause, command: Command, attempt: int, session_id: int | None, body: Mapping[str, object]
-    ) -> QueuedCommand:
-        demand = demand_of(command, self.playbook)
+    def row(self, cause: Cause, work: Work, *, attempt: int, session_id: int | None) -> QueuedCommand:
+        demand = demand_of(work.command, self.playbook)
         return QueuedCommand(
             execution_id=cause.execution_id,
-            command_id=command.command_id,
+            command_id=work.command.command_id,
             shard_id=cause.shard_id,
             tenant_id=cause.tenant_id,
             organization_id=cause.organization_id,
@@ -129,7 +139,8 @@ class Turn:
             tool_kind="+".join(sorted(demand.kinds)),
             attempt=attempt,
             session_id=session_id,
-            body=canonical_json(body),
+            body=canonical_json(work.body),
+            locality=None if work.wish is None else work.wish.text,
         )
 
     def reported(self, session_id: int, fact: Fact, held: Held | None) -> tuple[Held, Command]:
@@ -164,7 +175,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartInput:
-    """A new execution."""
+    """A new execution.  `seeds` are the events that bring the state it begins with, when that is another one's."""
 
     execution_id: int
     shard_id: int
@@ -173,6 +184,7 @@ class StartInput:
     draft: Draft
     payloads: tuple[Payload, ...]
     idempotency: IdempotencyRow | None = None
+    seeds: tuple[Draft, ...] = ()
 
     def apply(self, turn: Turn, held: Held | None) -> None:
         if held is not None:
@@ -184,7 +196,13 @@ class StartInput:
         turn.batch.carry(self.payloads)
         if self.idempotency is not None:
             turn.batch.idempotency.append(self.idempotency)
-        turn.follow(Held(evolve(None, event), self.shard_id, event.position), event)
+        held = Held(evolve(None, event), self.shard_id, event.position)
+        for seed in self.seeds:
+            draft = limited_loop(seed, turn.playbook, turn.now)
+            held, event = turn.record(held, draft, event_time=turn.now, causation_id=event.event_id)
+        turn.follow(held, event)
+        if self.seeds:
+            turn.show(self.execution_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -272,19 +290,25 @@ class ClaimInput:
         demand = demand_of(command, turn.playbook)
         if row.pool != demand.pool:
             # Left where it is, it would stand before all that this pool can run.
-            body = command_body(held.state, turn.playbook, command)
-            turn.batch.queue.append(turn.row(cause_of(held, turn.now), command, command.attempt, None, body))
+            work = turn.work(held.state, command)
+            queued = turn.row(cause_of(held, turn.now), work, attempt=command.attempt, session_id=None)
+            turn.batch.queue.append(queued)
             turn.batch.keep(held.state, held.shard_id, held.position)
             return
-        session_id = turn.sessions.reserve(demand.kinds, pool=demand.pool)
+        attempt = command.attempt + 1
+        # Nothing is given up as deadly that never was alone: it may have died of what ran beside it.
+        is_last = command.attempt > command.base and attempt >= attempts_max(held.state, command)
+        alone = (self.execution_id, row.command_id) if is_last else None
+        # Mostly nobody knows of places, and then nothing is computed for them.
+        wish = None if held.state.places is NO_PLACES else turn.work(held.state, command).wish
+        session_id = turn.sessions.reserve(demand.kinds, pool=demand.pool, alone=alone, wish=wish)
         if session_id is None:
             return
-        attempt = command.attempt + 1
         for draft in abandoned(held.state, command):
             held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
         cause = cause_of(held, turn.now)
-        body = command_body(held.state, turn.playbook, command)
-        state, position = turn.claim(held.state, cause, command, attempt=attempt, session_id=session_id, body=body)
+        work = turn.work(held.state, command)
+        state, position = turn.claim(held.state, cause, work, attempt=attempt, session_id=session_id)
         turn.batch.claims.append(replace(row, attempt=attempt, session_id=session_id))
         turn.batch.keep(state, held.shard_id, position)
 
@@ -308,6 +332,8 @@ class RestoreInput:
     def apply(self, turn: Turn, held: Held | None) -> None:
         if held is not None:
             turn.batch.stops.extend(stop for stop in self.stops if not _is_held(held.state, stop))
+            if self.undecided:  # also of one that has ended: nobody need look at it again
+                turn.batch.touched_shards.add(held.shard_id)
         if held is None or held.state.is_terminal:
             return
         for event in self.undecided:
@@ -328,8 +354,8 @@ class RestoreInput:
                 continue
             if self._is_taken(turn, command):
                 continue
-            body = command_body(state, turn.playbook, command)
-            turn.batch.queue.append(turn.row(cause, command, command.attempt, None, body))
+            work = turn.work(state, command)
+            turn.batch.queue.append(turn.row(cause, work, attempt=command.attempt, session_id=None))
         turn.batch.keep(state, held.shard_id, position)
 
     def _is_taken(self, turn: Turn, command: Command) -> bool:
@@ -371,6 +397,8 @@ class DecideInput:
             ended = event.frame_id or event.command_id
             if event.event_type in LETS_GO and ended is not None:
                 turn.batch.dequeue.append((self.execution_id, ended))
+            if held.state.is_terminal:
+                continue  # nothing follows
             turn.follow(turn.batch.states[self.execution_id], event)
             if event.event_type in _GOES_ON and ended is not None:
                 turn.resume(self.execution_id, ended)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from noetl.core.errors import ExecutionClosed, ExecutionUnknown, StageUnknown
-from noetl.core.execution.context import command_body
+from noetl.core.execution.placing.places import NO_PLACES
 from noetl.core.execution.state import Command, CommandStatus, ExecutionState, Stage
+from noetl.core.locator.locality import NOWHERE, Distance, Place, distance_between
 from noetl.engine.control.facts import abandoned, attempts_max, is_draining
-from noetl.engine.control.inputs import Turn, cause_of
+from noetl.engine.control.inputs import Turn, Work, cause_of
+from noetl.engine.control.sessions import demand_of
 from noetl.engine.control.states import Held
+from noetl.engine.placing.connected import Connected
+from noetl.engine.placing.nearness import Nearness
 from noetl.ports.session import CommandMessage
 
 
@@ -18,7 +22,10 @@ from noetl.ports.session import CommandMessage
 class FrameClaimInput:
     """Frames of one stage that nobody holds, for a session that asks for them.  `found` is the answer; `free` are the
     commands that wait in the queue, with their attempts: what sessions of other servers hold does not.  `unlisted` says
-    that a frame was left out because the queue did not show it: held elsewhere, or issued after the look."""
+    that a frame was left out because the queue did not show it: held elsewhere, or issued after the look.
+
+    `preferred` is near which data it wants frames, and `max_distance` how far from theirs it takes them while somebody
+    nearer can."""
 
     execution_id: int
     stage_id: str
@@ -27,6 +34,8 @@ class FrameClaimInput:
     tenant_id: str
     organization_id: str
     free: Mapping[str, int] | None = None
+    preferred: Place = NOWHERE
+    max_distance: Distance | None = None
     found: list[CommandMessage] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
 
@@ -37,10 +46,39 @@ class FrameClaimInput:
             raise ExecutionUnknown(f"there is no execution {self.execution_id}")
         if held.state.is_terminal or held.state.cancelling is not None:
             raise ExecutionClosed(f"execution {self.execution_id} gives out nothing more")
-        for command in self._waiting(turn, held.state)[: self.count]:
-            if not turn.sessions.reserve_of(self.session_id):
+        for work in self._nearest(turn, held.state):
+            if len(self.found) >= self.count or not turn.sessions.reserve_of(self.session_id):
                 break
-            held = self._claim(turn, held, command)
+            held = self._claim(turn, held, work)
+
+    def _nearest(self, turn: Turn, state: ExecutionState) -> list[Work]:
+        """The frames that wait, the nearest first, without those that are left to somebody nearer."""
+        waiting = self._waiting(turn, state)
+        if state.places is NO_PLACES:
+            return [turn.work(state, command) for command in waiting[: self.count]]
+        session = turn.sessions.connected.get(self.session_id)
+        here = NOWHERE if session is None else session.place
+        here = replace(here, node=self.preferred.node or here.node, zone=self.preferred.zone or here.zone)
+        works = [self._wished(turn.sessions.nearness, turn.work(state, command)) for command in waiting]
+        if session is not None:
+            works = [work for work in works if not self._is_left(turn, session, work)]
+        return sorted(works, key=lambda work: _distance(here, work))
+
+    def _wished(self, nearness: Nearness, work: Work) -> Work:
+        if work.wish is None or self.max_distance is None:
+            return work
+        most = min(nearness.allowed(work.wish), self.max_distance)
+        return work._replace(wish=work.wish._replace(max_distance=most))
+
+    def _is_left(self, turn: Turn, session: Connected, work: Work) -> bool:
+        if work.wish is None:
+            return False
+        demand = demand_of(work.command, turn.playbook)
+        nearness = turn.sessions.nearness
+        if not nearness.is_too_far(session, work.wish, demand.kinds):
+            return False
+        nearness.wait(session.pool, work.wish.key)
+        return True
 
     def _waiting(self, turn: Turn, state: ExecutionState) -> list[Command]:
         stage = self._stage(state)
@@ -69,13 +107,21 @@ class FrameClaimInput:
                 return stage
         raise StageUnknown(f"execution {self.execution_id} has no open stage {self.stage_id!r}")
 
-    def _claim(self, turn: Turn, held: Held, command: Command) -> Held:
+    def _claim(self, turn: Turn, held: Held, work: Work) -> Held:
+        command = work.command
         for draft in abandoned(held.state, command):
             held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
         cause, attempt = cause_of(held, turn.now), command.attempt + 1
-        body = command_body(held.state, turn.playbook, command)
-        state, position = turn.claim(held.state, cause, command, attempt=attempt, session_id=self.session_id, body=body)
-        turn.batch.queue.append(turn.row(cause, command, attempt, self.session_id, body))
+        # What was lost with an earlier attempt is in the body only now, and how far this session would go is no wish
+        # of the command's.
+        now = turn.work(held.state, command)
+        taken = now._replace(wish=work.wish)
+        state, position = turn.claim(held.state, cause, taken, attempt=attempt, session_id=self.session_id)
+        turn.batch.queue.append(turn.row(cause, now, attempt=attempt, session_id=self.session_id))
         turn.batch.keep(state, held.shard_id, position)
         self.found.append(turn.batch.deliveries[-1].message)
         return turn.batch.states[self.execution_id]
+
+
+def _distance(here: Place, work: Work) -> Distance:
+    return Distance.ANY if work.wish is None else distance_between(here, work.wish.source)

@@ -17,8 +17,9 @@ from noetl.ports.ledger import Ledger, ShardHead
 
 CACHE_STATES_MAX = 2_000
 PAGE_EVENTS = 5_000
+# Reading events takes the processor: between two pages others get their turn.
+UNDECIDED_PAGE_EVENTS = 64
 FIRST_PAGE_EVENTS = 500
-SYSTEM_EVENTS_MAX = 8
 
 
 class Held(NamedTuple):
@@ -37,28 +38,19 @@ def folded(held: Held | None, events: Sequence[Event]) -> Held | None:
     return held if not events or state is None else Held(state, events[-1].shard_id, events[-1].position)
 
 
-async def undecided_events(ledger: Ledger, head: ShardHead) -> list[Event]:
-    """What was appended to a shard behind its last decision.  What the system says about itself is no reason to decide
+async def events_behind(ledger: Ledger, head: ShardHead, position: int) -> list[Event]:
+    """What was appended to a shard behind a position.  What the system says about itself is no reason to decide
     anything."""
     events: list[Event] = []
-    position = head.decided_position
     while position < head.next_position - 1:
-        page = await ledger.read_shard(head.shard_id, after_position=position, limit=PAGE_EVENTS)
+        page = await ledger.read_shard(head.shard_id, after_position=position, limit=UNDECIDED_PAGE_EVENTS)
         if not page:
             raise LedgerCorrupt(f"shard {head.shard_id} has no event at position {position + 1}")
-        events.extend(event for event in page if not is_system(event.execution_id))
+        # What came behind the head since it was read is found by the next look, and must not be found twice.
+        seen = (event for event in page if event.position < head.next_position)
+        events.extend(event for event in seen if not is_system(event.execution_id))
         position = page[-1].position
     return events
-
-
-async def is_only_system(ledger: Ledger, before: ShardHead, after: ShardHead) -> bool:
-    """Whether nothing was appended between two looks at a shard but what the system says about itself: then whatever
-    was known of its executions is still true."""
-    grown = after.next_position - before.next_position
-    if before.epoch != after.epoch or grown > SYSTEM_EVENTS_MAX:
-        return False
-    events = await ledger.read_shard(after.shard_id, after_position=before.next_position - 1, limit=SYSTEM_EVENTS_MAX)
-    return len(events) >= grown and all(is_system(event.execution_id) for event in events)
 
 
 class States:

@@ -15,7 +15,9 @@ from noetl.core.results.index import Node, Part, index_from_document, parsed_par
 from noetl.engine.stored.used import Used
 from noetl.ports.data.payloads import LargePayloadStore, PayloadStore
 
-CACHE_BYTES_MAX = 64 * 1024 * 1024
+CACHE_BYTES_MAX = 128 * 1024 * 1024
+PARSED_WEIGHT = 10
+"""Of JSON that became objects: a list of numbers takes five times its text, a list of small mappings twenty times."""
 NEAR_BYTES = 64
 
 
@@ -35,10 +37,12 @@ class Cache:
         return found
 
     def keep(self, key: tuple[str, str, str], size: int, value: object) -> None:
-        if key in self._values or size > CACHE_BYTES_MAX // 8:
+        """`size` is that of the stored bytes; what counts is the memory."""
+        weight = size if isinstance(value, bytes | str) else size * PARSED_WEIGHT
+        if key in self._values or weight > CACHE_BYTES_MAX // 4:
             return
-        self._values[key] = (size, value)
-        self._bytes += size
+        self._values[key] = (weight, value)
+        self._bytes += weight
         while self._bytes > CACHE_BYTES_MAX:
             _, (dropped, _value) = self._values.popitem(last=False)
             self._bytes -= dropped

@@ -29,6 +29,7 @@ def execution_row(
         applied_position=position,
         parent_execution_id=state.parent_execution_id,
         version=state.version,
+        retry_of=state.retry_of,
         state=ordered_bytes(execution_view(state)).decode("utf-8"),
         quarantine=quarantine,
     )

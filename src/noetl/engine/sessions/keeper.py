@@ -121,7 +121,9 @@ class Keeper:
 
     def _connect(self, session: RemoteSession) -> None:
         profile = session.profile
-        self._sessions.connect(session, kinds=profile.kinds, pool=profile.pool, worker_id=profile.worker_id)
+        self._sessions.connect(
+            session, kinds=profile.kinds, pool=profile.pool, worker_id=profile.worker_id, place=profile.place
+        )
         if session.is_draining:
             self._sessions.disconnect(session.session_id, drain=True)
         session.introduced.set()

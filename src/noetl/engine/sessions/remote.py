@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from noetl.core.errors import LeaseLost, NoetlError
 from noetl.core.limits import FACT_ANSWERS_KEPT_MAX
+from noetl.core.locator.locality import NOWHERE, Place
 from noetl.engine.sessions.voice import Key, Voice, Word
 from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import CommandMessage, Stop
+
+# Requests for frames that can be repeated: each slot of a worker has one under way.
+PULLS_KEPT_MAX = 4_096
 
 Outcome = NoetlError | None
 
@@ -24,7 +28,7 @@ class Profile:
     slots: int
     pool: str = "default"
     kinds: frozenset[str] | None = None
-    place: Mapping[str, str] = field(default_factory=dict)
+    place: Place = NOWHERE
 
 
 class RemoteSession:
@@ -45,7 +49,8 @@ class RemoteSession:
         self._stops: dict[Key, Stop] = {}
         # One request for frames at a time: one that is repeated must find what the first one got.
         self.pulling = asyncio.Lock()
-        self._pulls: tuple[str | None, list[CommandMessage]] = (None, [])
+        # Which frames a request got; what they are is with what is held.
+        self._pulls: OrderedDict[str, list[tuple[int, str, int]]] = OrderedDict()
 
     # --- the sink --------------------------------------------------------------------------------------------
 
@@ -66,8 +71,8 @@ class RemoteSession:
     # --- what it holds ---------------------------------------------------------------------------------------
 
     @property
-    def held(self) -> int:
-        return len(self._held)
+    def held(self) -> Collection[CommandMessage]:
+        return self._held.values()
 
     def message(self, execution_id: int, command_id: str, attempt: int) -> CommandMessage:
         """The command that a fact is about.  Raises LeaseLost when this session does not hold that attempt."""
@@ -98,13 +103,18 @@ class RemoteSession:
 
     def pulled(self, key: str | None) -> list[CommandMessage] | None:
         """The answer to a request for frames that was made before; what has ended since is left out."""
-        if key is None or self._pulls[0] != key:
+        found = self._pulls.get(key) if key is not None else None
+        if found is None:
             return None
-        return [m for m in self._pulls[1] if self.is_holding(m.execution_id, m.command_id, m.attempt)]
+        return [self._held[one[:2]] for one in found if self.is_holding(*one)]
 
     def pull(self, key: str | None, messages: list[CommandMessage]) -> list[CommandMessage]:
-        """Frames that were claimed by request are handed over with the answer and not said again."""
-        self._pulls = (key, messages)
+        """Frames that were claimed by request are handed over with the answer and not said again.  That there were none
+        is no answer to keep: whoever asks again wants to know whether there are some now."""
+        if key is not None and messages:
+            self._pulls[key] = [(one.execution_id, one.command_id, one.attempt) for one in messages]
+            while len(self._pulls) > PULLS_KEPT_MAX:
+                self._pulls.popitem(last=False)
         self.voice.swallow(messages)
         self.voice.said.update((message.execution_id, message.command_id) for message in messages)
         return messages
@@ -147,4 +157,5 @@ def row_of(session: RemoteSession) -> SessionRow:
         pool=profile.pool,
         kinds=profile.kinds,
         slots=profile.slots,
+        place=profile.place,
     )

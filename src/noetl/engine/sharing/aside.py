@@ -31,10 +31,6 @@ class Aside:
     def shards(self) -> Collection[int]:
         return self._by_shard.keys()
 
-    @property
-    def executions(self) -> set[int]:
-        return {waiting.input.execution_id for kept in self._by_shard.values() for waiting in kept}
-
     def put(self, shard_id: int, given: Iterable[Waiting] = ()) -> None:
         if not self._by_shard:
             self._ring_later()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from noetl.core.errors import NoetlError, Terminal
+from noetl.core.event import Sealed
+from noetl.engine.sharing.frame_counts import FrameCounts
 from noetl.ports.data.counters import Sample
 
 
@@ -31,11 +33,13 @@ class ControlCounts:
         self.recorded = 0
         self.late = 0
         self._refused: Counter[str] = Counter()
+        self.frames = FrameCounts()
 
-    def committed(self, inputs: int, events: int) -> None:
+    def committed(self, inputs: int, events: Sequence[Sealed]) -> None:
         self.decided += inputs
         self.commits += 1
-        self.events += events
+        self.events += len(events)
+        self.frames.see(events)
 
     def refuse(self, waiting: Refusable, error: NoetlError) -> None:
         """Refuse an input, and count it.  A fact that is refused for good came too late: its attempt, or its execution,
@@ -56,3 +60,4 @@ class ControlCounts:
         yield "noetl_facts_late_total", {}, self.late
         for code, count in sorted(self._refused.items()):
             yield "noetl_inputs_refused_total", {"code": code}, count
+        yield from self.frames.samples()

@@ -9,7 +9,7 @@ from noetl.core.errors import LedgerUnavailable
 from noetl.engine.control.sessions import Sessions
 from noetl.ports.clock import Clock
 from noetl.ports.data.counters import Sample
-from noetl.ports.durability.examination import Depth, Examination
+from noetl.ports.durability.examination import Depths, Examination, FrameDepth
 from noetl.ports.serving.shards import OwnedShard, Shards
 
 FRESH_SECONDS = 1.0
@@ -26,8 +26,7 @@ class ServerGauges:
         self._clock = clock
         self._asked_at = float("-inf")
         self._owned: Sequence[OwnedShard] = ()
-        self._depths: Sequence[Depth] = ()
-        self._due: int | None = None
+        self._depths: Depths | None = None
 
     async def refresh(self) -> None:
         now = self._clock.monotonic()
@@ -36,11 +35,11 @@ class ServerGauges:
         self._asked_at = now
         try:
             owned = await self._shards.look()
-            depths, due = await self._examination.depths()
+            depths = await self._examination.depths()
         except LedgerUnavailable:
-            self._owned, self._depths, self._due = (), (), None
+            self._owned, self._depths = (), None
         else:
-            self._owned, self._depths, self._due = owned, depths, due
+            self._owned, self._depths = owned, depths
 
     def samples(self) -> Iterator[Sample]:
         yield from self._of_sessions()
@@ -50,11 +49,13 @@ class ServerGauges:
                 yield "noetl_shard_owner", {**labels, "instance": one.owner_instance}, 1
             undecided = one.head.next_position - 1 - one.head.decided_position
             yield "noetl_shard_undecided_events", labels, undecided
-        for depth in self._depths:
+        if self._depths is None:
+            return
+        for depth in self._depths.pools:
             yield "noetl_queue_commands", {"pool": depth.pool, "state": "waiting"}, depth.waiting
             yield "noetl_queue_commands", {"pool": depth.pool, "state": "held"}, depth.held
-        if self._due is not None:
-            yield "noetl_timers_due", {}, self._due
+        yield "noetl_timers_due", {}, self._depths.timers_due
+        yield from _backlog(self._depths.frames)
 
     def _of_sessions(self) -> Iterator[Sample]:
         sessions, slots, free = Counter[str](), Counter[str](), Counter[str]()
@@ -66,3 +67,18 @@ class ServerGauges:
         for pool in sorted(sessions):
             yield "noetl_session_slots", {"pool": pool, "state": "all"}, slots[pool]
             yield "noetl_session_slots", {"pool": pool, "state": "free"}, free[pool]
+
+
+def _backlog(frames: Sequence[FrameDepth]) -> Iterator[Sample]:
+    """By kind and state; the series for all of it is there when there is none, so that whoever scales by it sees a
+    zero.  Tenants are in a metric of their own: they may be many."""
+    total: Counter[tuple[str, str]] = Counter()
+    for one in frames:
+        owner = {"tenant_id": one.tenant_id, "organization_id": one.organization_id}
+        for status, count in (("waiting", one.waiting), ("held", one.held)):
+            total[one.stage_kind, status] += count
+            labels = {**owner, "stage_kind": one.stage_kind, "status": status}
+            yield "noetl_frame_backlog_detail_total", labels, count
+    for (stage_kind, status), count in sorted(total.items()):
+        yield "noetl_frame_backlog_total", {"stage_kind": stage_kind, "status": status}, count
+    yield "noetl_frame_backlog_total", {"stage_kind": "all", "status": "all"}, total.total()

@@ -16,6 +16,9 @@ TRUSTED_SHARE = 2 / 3
 """Of the lease: an owner that could not renew it for so long decides nothing more until it could."""
 
 
+NOTICED_SECONDS = 10.0
+
+
 class Outward(Protocol):
     """Where inputs go that concern shards of others."""
 
@@ -41,6 +44,7 @@ class Neighbours:
         # Set while there is somebody else.
         self.company = asyncio.Event()
         self._trusted_until = float("inf")
+        self._noticed_until = 0.0
 
     @property
     def is_alone(self) -> bool:
@@ -55,7 +59,14 @@ class Neighbours:
         """The lease counts from the moment when its renewal was asked for: what the database grants is more."""
         self._trusted_until = begun + lease_seconds * TRUSTED_SHARE
         self.servers = servers
-        (self.company.clear if self.is_alone else self.company.set)()
+        is_quiet = self.is_alone and self._clock.monotonic() >= self._noticed_until
+        (self.company.clear if is_quiet else self.company.set)()
+
+    def notice(self) -> None:
+        """Somebody else has appended here, whoever it is: for a while that is looked for as with company, so that what
+        they record is decided in small portions."""
+        self._noticed_until = self._clock.monotonic() + NOTICED_SECONDS
+        self.company.set()
 
     async def elsewhere(self, shards: Collection[int]) -> Mapping[int, frozenset[tuple[str, int]]]:
         """What living sessions of other servers hold in these shards: commands with their attempts, by execution."""

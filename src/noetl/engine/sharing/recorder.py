@@ -169,7 +169,7 @@ class Recorder:
         for entry in entries:
             if entry not in behind:
                 self._done(entry)
-        return await self._undo(behind)
+        return await self._undo(behind, is_behind=True)
 
     async def _set_aside(self, entries: list[_Entry], wait_seconds: float) -> list[Waiting]:
         """Nothing was written, because somebody holds a lock: what is about their shards waits for them, and nothing
@@ -189,26 +189,37 @@ class Recorder:
 
     def _done(self, entry: _Entry) -> None:
         self._counts.recorded += len(entry.kept)
+        self._counts.frames.see(entry.batch.events if entry.batch is not None else ())
         for delivery in entry.deliveries:
             self._sessions.deliver(delivery.session_id, delivery.message)
         for waiting, _ in entry.kept:
             waiting.succeed()
         self._watchers.notify([entry.execution_id], ())
 
-    async def _undo(self, entries: Iterable[_Entry]) -> list[Waiting]:
-        """Give back slots and rows; returns the inputs."""
+    async def _undo(self, entries: Iterable[_Entry], *, is_behind: bool = False) -> list[Waiting]:
+        """Give back slots and rows; returns the inputs.  With `is_behind` the streams have gone on: what was tried from
+        an earlier version of them, by whomever, cannot come any more."""
         again = []
         for entry in entries:
             again += [waiting for waiting, _ in entry.kept]
-            await self._give_back(entry.deliveries, entry.taken)
+            now = await patiently(self._current, entry.execution_id) if is_behind and entry.taken else None
+            await self._give_back(entry.deliveries, entry.taken, now)
         return again
 
-    async def _give_back(self, deliveries: Iterable[Delivery], taken: set[tuple[int, str]]) -> None:
+    async def _give_back(
+        self, deliveries: Iterable[Delivery], taken: set[tuple[int, str]], now: Held | None = None
+    ) -> None:
+        """A row whose claim may be in the ledger, or come into it late, stays ahead: it is claimed with the attempt
+        behind.  One that were behind the ledger would never be claimed."""
         for delivery in deliveries:
             self._sessions.unreserve(delivery.session_id)
-            key = (delivery.message.execution_id, delivery.message.command_id)
+            message = delivery.message
+            key = (message.execution_id, message.command_id)
+            command = now.state.commands.get(message.command_id) if now is not None else None
+            is_untaken = command is not None and command.attempt < message.attempt
             if key in taken:
-                await patiently(self._queue.release, delivery.session_id, commands=[key])
+                untaken = [message.attempt] if is_untaken else None
+                await patiently(self._queue.release, delivery.session_id, commands=[key], untaken=untaken)
 
     # --- applying --------------------------------------------------------------------------------------------
 

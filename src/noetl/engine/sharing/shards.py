@@ -116,7 +116,19 @@ class ShardKeeper:
         await parts.roster.keep(
             self._neighbours.runtime_id, session_rows(parts.sessions), lease_seconds=parts.lease_seconds
         )
+        await self._look_for_near()
         parts.watchers.look_seconds = None if self._neighbours.is_alone else LOOK_SECONDS
+
+    async def _look_for_near(self) -> None:
+        """Where the sessions of other servers are; only when something here may have to wait for them."""
+        nearness = self._parts.sessions.nearness
+        if self._neighbours.is_alone:
+            nearness.elsewhere = ()
+        elif not nearness.is_asked:
+            nearness.elsewhere = None
+        else:
+            own = self._parts.sessions.connected
+            nearness.elsewhere = [row for row in await self._parts.roster.living() if row.session_id not in own]
 
     async def _sharing(self) -> None:
         await self._is_known.wait()
@@ -229,17 +241,15 @@ class ShardKeeper:
         while True:
             await self._neighbours.company.wait()
             try:
-                if await self._is_behind():
-                    await self._decider.catch_up()
+                heads = await self._parts.ledger.heads()
+                if self._is_behind(heads):
+                    await self._decider.catch_up(heads)
             except LedgerUnavailable:
                 await asyncio.sleep(LOOK_SECONDS)
             await asyncio.sleep(TAIL_SECONDS)
 
-    async def _is_behind(self) -> bool:
+    def _is_behind(self, heads: Sequence[ShardHead]) -> bool:
         known = self._decider.heads
-        if not known:
-            return False
-        heads = await self._parts.ledger.heads()
         return any(head.shard_id in known and head.next_position > known[head.shard_id].next_position for head in heads)
 
     async def _stops(self) -> None:
@@ -253,13 +263,12 @@ class ShardKeeper:
         """What our sessions have taken, and know nothing of in two looks: the statement that took it was given up and
         came through all the same."""
         connected = self._parts.sessions.connected
-        waiting = {execution_id for aside in self._decider.set_aside for execution_id in aside.executions}
         lost = {
             (row.session_id, row.execution_id, row.command_id, row.attempt)
             for row in rows
             if row.session_id in connected
-            # Its end is told, and waits for a lock on its shard.
-            and row.execution_id not in waiting
+            # Its end may be told, and on its way to the ledger.
+            and row.execution_id not in self._decider.unanswered
             and connected[row.session_id].holds.get((row.execution_id, row.command_id)) != row.attempt
         }
         for session_id, execution_id, command_id, _ in sorted(lost & self._orphans):

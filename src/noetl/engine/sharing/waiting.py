@@ -59,6 +59,22 @@ async def patiently(read: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.
     raise AssertionError("unreachable")
 
 
+class Turns:
+    """Whoever waits for an answer of this process gets a turn behind so many events: to fold and to decide takes the
+    processor, and what others recorded may be much."""
+
+    EVENTS = 32
+
+    def __init__(self) -> None:
+        self._taken = 0
+
+    async def take(self, events: int) -> None:
+        self._taken += events
+        if self._taken >= self.EVENTS:
+            self._taken = 0
+            await asyncio.sleep(0)
+
+
 async def is_recorded(ledger: Ledger, one: Input) -> bool:
     """Whether the ledger already holds what an uncertain commit tried to write."""
     if not isinstance(one, FactInput | ChildStartInput | CancelInput | StartInput):

@@ -237,14 +237,17 @@ class EntryView(Lazy):
 
 class LoopRecords(Lazy):
     """The records of a loop's rows in item order.  An index opens one frame's output, or the parts that were persisted
-    before it was lost; what is nowhere failed with the frame, and rows of frames that never ran are null.  Of a
-    pipeline that runs once per frame there is one record for each frame that was given out."""
+    before it was lost; what is nowhere failed with the frame, and rows of frames that never ran are null.  A frame
+    without an error has no more rows than its parts say: between them may stand those of others.  Of a pipeline that
+    runs once per frame there is one record for each frame that was given out."""
 
-    __slots__ = ("_firsts", "_frames", "_reader", "_total")
+    __slots__ = ("_firsts", "_frames", "_known", "_reader", "_segments", "_total")
     _reader: Reader
     _frames: Sequence[Mapping[str, Any]]
+    _segments: Sequence[tuple[int, int, Mapping[str, Any]]]
     _firsts: Sequence[int]
     _total: int
+    _known: dict[str, dict[int, object]]
 
     def __init__(self, reader: Reader, document: Mapping[str, Any]) -> None:
         frames = sorted(document["frames"], key=lambda frame: int(frame["first"]))
@@ -252,7 +255,10 @@ class LoopRecords(Lazy):
             frames = _framewise(frames)
         put(self, "_reader", reader)
         put(self, "_frames", frames)
-        put(self, "_firsts", [frame["first"] for frame in frames])
+        segments = sorted((one for frame in frames for one in _segments(frame)), key=lambda one: one[:2])
+        put(self, "_segments", segments)
+        put(self, "_known", {})
+        put(self, "_firsts", [first for first, _, _ in segments])
         put(self, "_total", document.get("count", document["total"]))
 
     def _sample(self) -> object:
@@ -272,10 +278,8 @@ class LoopRecords(Lazy):
             return MISSING
         index = key % self._total
         number = bisect_right(self._firsts, index) - 1
-        frame = self._frames[number] if number >= 0 else None
-        if frame is None or index >= frame["first"] + frame["rows"]:
-            return None
-        return self._record(frame, index)
+        first, end, frame = self._segments[number] if number >= 0 else (0, 0, {})
+        return self._record(frame, index) if first <= index < end else None
 
     def _record(self, frame: Mapping[str, Any], index: int) -> object:
         if frame.get("records") is not None:
@@ -285,9 +289,20 @@ class LoopRecords(Lazy):
             return find(records, index - frame["first"])
         for part in frame.get("parts", ()):
             if any(first <= index < end for first, end in part["ranges"]):
-                document: Any = with_parts(self._reader.payload(part["ref"]).root())
-                return dict(document["rows"])[index]
+                return self._part_record(part, index - part.get("shift", 0))
         return {"e": frame["error"]} if frame.get("error") is not None else None
+
+    def _part_record(self, part: Mapping[str, Any], row: int) -> object:
+        root = self._reader.payload(part["ref"]).root()
+        records = find(root, "records")
+        if records is not MISSING:
+            first: Any = bare(found(root, "first"))
+            return find(records, row - first)
+        digest = part["ref"]["sha256"]
+        if digest not in self._known:
+            document: Any = with_parts(root)
+            self._known[digest] = dict(document["rows"])
+        return self._known[digest][row]
 
     def _cut(self, bounds: slice) -> object:
         indexes = range(self._total)[bounds]
@@ -310,22 +325,31 @@ class LoopRecords(Lazy):
         self._need(self._frames)
         records: list[object] = [None] * self._total
         for frame in self._frames:
-            first = frame["first"]
-            records[first : first + frame["rows"]] = self._of(frame, open_)
+            first, end = frame["first"], frame["first"] + frame["rows"]
+            if frame.get("records") is not None:
+                records[first:end] = list(frame["records"])
+            elif frame["ref"] is not None:
+                plain: Any = open_(found(self._reader.payload(frame["ref"]).root(), "records"))
+                records[first:end] = list(plain)
+            else:
+                if frame.get("error") is not None:
+                    records[first:end] = [{"e": frame["error"]}] * (end - first)
+                for part in frame.get("parts", ()):
+                    self._put(part, records, open_)
         return records
 
-    def _of(self, frame: Mapping[str, Any], open_: Callable[[object], object]) -> list[object]:
-        if frame.get("records") is not None:
-            return list(frame["records"])
-        if frame["ref"] is not None:
-            plain: Any = open_(found(self._reader.payload(frame["ref"]).root(), "records"))
-            return list(plain)
-        known: dict[int, object] = {}
-        for part in frame.get("parts", ()):
-            document: Any = open_(self._reader.payload(part["ref"]).root())
-            known.update(dict(document["rows"]))
-        lost = {"e": frame["error"]} if frame.get("error") is not None else None
-        return [known.get(index, lost) for index in range(frame["first"], frame["first"] + frame["rows"])]
+    def _put(self, part: Mapping[str, Any], records: list[object], open_: Callable[[object], object]) -> None:
+        """The rows of a part at their places.  It may be a whole frame's output, of which only some rows count."""
+        document: Any = open_(self._reader.payload(part["ref"]).root())
+        shift = part.get("shift", 0)
+        if "records" in document:
+            shift += document["first"]
+            for first, end in part["ranges"]:
+                records[first:end] = document["records"][first - shift : end - shift]
+            return
+        rows = dict(document["rows"])
+        for first, end in part["ranges"]:
+            records[first:end] = [rows[index - shift] for index in range(first, end)]
 
     def _need(self, frames: Sequence[Mapping[str, Any]]) -> None:
         """Have all payloads of some frames fetched at once, instead of one after the other."""
@@ -337,6 +361,14 @@ class LoopRecords(Lazy):
                     missing.append(payload)
         if missing:
             raise Absent(Together(missing))
+
+
+def _segments(frame: Mapping[str, Any]) -> list[tuple[int, int, Mapping[str, Any]]]:
+    """The rows that a frame answers for."""
+    is_whole = frame.get("records") is not None or frame["ref"] is not None or frame.get("error") is not None
+    if is_whole:
+        return [(frame["first"], frame["first"] + frame["rows"], frame)]
+    return [(first, end, frame) for part in frame.get("parts", ()) for first, end in part["ranges"]]
 
 
 def _references(frame: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -72,6 +72,11 @@ async def rows_between(
     for chunk in document["chunks"]:
         start = chunk["first"]
         if start < end and start + chunk["rows"] > first:
+            low, high = max(first - start, 0), min(end - start, chunk["rows"])
             content = await payloads.read_json(chunk["ref"], **owner)
-            found.extend(content[max(first - start, 0) : end - start])
+            if isinstance(content, Mapping):
+                # A collection of its own: the rows that a claim has recorded.
+                found.extend(await rows_between(payloads, {"ref": chunk["ref"]}, low, high, **owner))
+            else:
+                found.extend(content[low:high])
     return found

@@ -3,7 +3,7 @@ loop, the result of a loop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from noetl.core import kinds, limits
@@ -24,6 +24,8 @@ from noetl.engine.stored.reader import Reader
 from noetl.engine.stored.sources import settled
 from noetl.engine.work.collections import store_rows
 from noetl.engine.work.facts import Facts
+from noetl.engine.work.frames.dead_letters import dead_letter
+from noetl.engine.work.frames.gathered import with_gathered
 from noetl.engine.work.keeping import seen_loop
 from noetl.engine.work.names import outcome_names
 from noetl.engine.work.pipeline.outcome import answer_bytes_max, atom_document, recorded_error
@@ -47,6 +49,8 @@ class Evaluations:
             return await self._evaluate(message, playbook, names, str(body["expression"]))
         if body["kind"] == "collect":
             return await self._collect(message, playbook, step, names)
+        if body["kind"] == "gather":
+            return await self._gather(message)
         assert body["kind"] == "seal"
         return await self._seal(message, step)
 
@@ -147,25 +151,37 @@ class Evaluations:
         """The time of the event that made the router ask: whoever evaluates, and when, must not matter."""
         return str(message.body.get("now") or self._clock.now())
 
+    async def _gather(self, message: CommandMessage) -> Fact:
+        """Write down where some frames of a loop left their rows: the seal reads it there."""
+        stage: Any = message.body["stage"]
+        payload = await self._facts.keep(message, {"frames": stage["outputs"]}, MEDIA_JSON)
+        return _completed(message, Result(status="ok", reference=payload.reference), [payload])
+
     async def _seal(self, message: CommandMessage, step: CompiledStep) -> Fact:
         """Write the result of a loop: a manifest of its frames' outputs in item order, or the rows themselves when they
         are few."""
-        stage: Any = message.body["stage"]
         owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+        given: Any = message.body["stage"]
+        stage = await with_gathered(self._payloads, given, **owner)
         failure = stage["failure"]
         document: dict[str, Any] = {
             "total": stage["total"],
             "success": stage["done"] - stage["failed"],
             "failed": stage["failed"],
             "status": "ok" if failure is None else "error",
-            "frames": stage["outputs"],
+            "frames": [_listed(output, stage) for output in stage["outputs"]],
             **_shape(stage),
         }
-        size = sum(output["ref"]["bytes"] if output["ref"] else 0 for output in stage["outputs"])
-        has_parts = any(output["ref"] and is_parted(output["ref"]["media_type"]) for output in stage["outputs"])
+        references = list(_references(stage["outputs"]))
+        size = sum(reference["bytes"] for reference in references)
+        has_parts = any(is_parted(reference["media_type"]) for reference in references)
         if size <= limits.PAYLOAD_INLINE_BYTES_MAX // 2 and not has_parts:
             records = await loop_records(self._payloads, document, **owner)
             document["frames"] = [{"first": 0, "rows": stage["total"], "ref": None, "records": records}]
+        letters = await dead_letter(self._payloads, message, stage)
+        meta: dict[str, object] = {}
+        if letters:
+            meta["dead_letter"] = document["dead_letter"] = letters[0].reference.to_json()
         payload = await self._facts.keep(message, document, MEDIA_LOOP)
         reader = Reader(self._payloads, **owner)
         seen = await settled(lambda: seen_loop(reader, step, document, payload=payload, size=size, error=failure))
@@ -176,7 +192,28 @@ class Evaluations:
             context["atoms"] = await settled(lambda: atom_document(step.atoms, names))
         result = Result(status=document["status"], reference=payload.reference, context=context)
         event_type = kinds.COMMAND_COMPLETED if failure is None else kinds.COMMAND_FAILED
-        return _completed(message, result, [payload], event_type)
+        return _completed(message, result, [payload, *letters], event_type)._replace(meta=meta)
+
+
+# What is told of an output for the sake of those of its rows that failed.
+_OF_FAILED = frozenset(("frame", "attempt", "claim"))
+
+
+def _listed(output: Mapping[str, Any], stage: Mapping[str, Any]) -> dict[str, Any]:
+    """An output as the result of the loop lists it."""
+    left_out = _OF_FAILED if "fanin" in stage else _OF_FAILED | {"failed"}
+    return {name: value for name, value in output.items() if name not in left_out}
+
+
+def _references(outputs: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Where the rows are.  What several outputs have rows of is named once."""
+    parts: dict[str, Mapping[str, Any]] = {}
+    for output in outputs:
+        if output["ref"] is not None:
+            yield output["ref"]
+        else:
+            parts |= {part["ref"]["sha256"]: part["ref"] for part in output.get("parts", ())}
+    yield from parts.values()
 
 
 def _shape(stage: Mapping[str, Any]) -> dict[str, object]:

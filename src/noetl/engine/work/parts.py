@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from noetl.core.secret import Secret
 from noetl.engine.payloads import Payloads
+from noetl.engine.permits.taking import Permits
 from noetl.engine.playbooks import Playbooks
 from noetl.engine.work.calling.tokens import TokenCache
 from noetl.engine.work.jobs import JobCounts
@@ -34,6 +35,10 @@ class WorkerParts:
     """Chance, for the filter `random`: an index below a number."""
     scripts: ScriptFiles | None = None
     """Files of this machine that tasks may run; those that are pinned need none."""
+    permits: Permits | None = None
+    """Where permits of shared limits come from; without it no task may have a limit."""
     job_counts: JobCounts = field(default_factory=JobCounts)
     logs: WorkerLogs | None = None
     """Where tools say what happens; None when nobody listens."""
+    shares_frame_rows: bool = True
+    """Whether tables that rows of loops give are put into shared memory beside their durable copy."""

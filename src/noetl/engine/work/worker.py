@@ -58,6 +58,8 @@ class Worker:
             group.create_task(self._listen())
             if self._parts.logs is not None:
                 group.create_task(self._parts.logs.run())
+            if self._parts.permits is not None:
+                group.create_task(self._parts.permits.run())
             try:
                 while True:
                     message = await self._session.next_command()
@@ -149,8 +151,8 @@ class Worker:
                 await asyncio.sleep(LOAD_AGAIN_SECONDS)
         step = playbook.steps[body["step"]]
         if body["kind"] == "seal" and "cursor" in body["stage"]:
-            return await seal_cursor(self._facts, message, step)
-        if body["kind"] in ("evaluate", "collect", "seal"):
+            return await seal_cursor(self._facts, parts.payloads, message, step)
+        if body["kind"] in ("evaluate", "collect", "gather", "seal"):
             evaluations = Evaluations(self._facts, parts.payloads, parts.renderer, parts.clock)
             return await evaluations.perform(message, playbook, step, names)
         if body["kind"] == "frame":

@@ -45,6 +45,12 @@ class Lineage(Protocol):
         """The event of one transition."""
         ...
 
+    async def of_stage(
+        self, execution_id: int, stage_id: str, *, kinds: Sequence[str], after_position: int, limit: int
+    ) -> list[Event]:
+        """The events of some kinds about a stage, in order; of an execution that the caller may see."""
+        ...
+
     async def walk(
         self, ref_ids: Sequence[int], *, tenant_id: str, organization_id: str, depth_max: int, results_max: int
     ) -> Walk:

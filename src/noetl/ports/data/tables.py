@@ -129,10 +129,17 @@ class Tables(Protocol):
         ...
 
     async def keep_unless_small(
-        self, source: object, *, tenant_id: str, organization_id: str, scrub: Scrub | None = None, bytes_max: int
+        self,
+        source: object,
+        *,
+        tenant_id: str,
+        organization_id: str,
+        scrub: Scrub | None = None,
+        bytes_max: int,
+        is_shared: bool = True,
     ) -> Reference | EncodedTable:
         """As `keep`, but a table of at most so many bytes is not stored: its bytes are handed back, for a caller that
-        lets them travel with its event."""
+        lets them travel with its event.  What is not `is_shared` is durable and nothing else."""
         ...
 
     async def open_bytes(self, content: bytes, reference: Reference) -> OpenTable:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 
@@ -56,6 +57,23 @@ class Depth(NamedTuple):
     held: int
 
 
+class FrameDepth(NamedTuple):
+    """How many frames of somebody's loops wait for a worker, and how many somebody holds.  `stage_kind` is what their
+    loop is over: `collection` or `cursor`."""
+
+    tenant_id: str
+    organization_id: str
+    stage_kind: str
+    waiting: int
+    held: int
+
+
+class Depths(NamedTuple):
+    pools: Sequence[Depth]
+    frames: Sequence[FrameDepth]
+    timers_due: int
+
+
 class Examination(Protocol):
     """Every method reads at most `limit` rows, or counts."""
 
@@ -75,8 +93,8 @@ class Examination(Protocol):
         """Where the oldest command has waited for at least so long."""
         ...
 
-    async def depths(self) -> tuple[list[Depth], int]:
-        """The queue by pool, and how many timers are due."""
+    async def depths(self) -> Depths:
+        """The queue by pool, its frames by owner, and how many timers are due."""
         ...
 
     async def connections(self) -> Connections:

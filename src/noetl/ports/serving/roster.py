@@ -9,6 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from noetl.core.locator.locality import NOWHERE, Place
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRow:
@@ -17,6 +19,7 @@ class SessionRow:
     pool: str
     kinds: frozenset[str] | None
     slots: int
+    place: Place = NOWHERE
 
 
 class HeldCommand(NamedTuple):

@@ -198,6 +198,7 @@ class Host:
                 credentials=engine.sealed_credentials,
                 frames=engine.frames,
                 logs=engine.logs,
+                permits=engine.permits,
             )
         return ApiParts(
             service=engine.service,
@@ -207,6 +208,8 @@ class Host:
             logs=engine.logs,
             results=engine.results,
             traces=engine.traces,
+            items=engine.items,
+            retries=engine.retries,
             ledger=engine.published,
             doctor=doctor_of(engine, self._settings, database),
             owner=Owner(self._settings.tenant_id, self._settings.organization_id),
@@ -214,7 +217,8 @@ class Host:
             not_ready=engine.not_ready,
             on_stop=self._stop.set,
             counted=lambda: (ProcessInfo("host" if self._shape.has_worker else "server"), *engine.counted),
-            servers=ServerBooks(engine.serving.runtimes, engine.serving.shards),
+            limits=engine.serving.permits,
+            servers=ServerBooks(engine.serving.runtimes, engine.serving.shards, engine.serving.roster),
             only_reads=not self._resume,
             work=work,
         )

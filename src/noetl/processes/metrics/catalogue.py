@@ -164,6 +164,36 @@ METRICS: Mapping[str, Described] = {
     "noetl_queue_commands": Described(
         GAUGE, "Commands in the queue of the whole ledger by pool: `waiting`, and `held` by a session."
     ),
+    "noetl_frame_backlog_total": Described(
+        GAUGE,
+        "Frames of the whole ledger that are not done: `waiting`, and `held` by a session, by what their loop is over "
+        "(`collection`, `cursor`).  `all`/`all` is the sum, for autoscalers.",
+        (SERVER,),
+    ),
+    "noetl_frame_backlog_detail_total": Described(GAUGE, "The same by tenant and organization."),
+    "noetl_frames_ended_total": Described(COUNTER, "Frames whose end this server recorded.", (SERVER,)),
+    "noetl_frame_rows_total": Described(COUNTER, "Their rows, by outcome.", (SERVER,)),
+    "noetl_frames_reclaimed_total": Described(
+        COUNTER, "Frames that were given to another session, because theirs was gone.", (SERVER,)
+    ),
+    "noetl_claims_placed_total": Described(
+        COUNTER,
+        "Commands and frames whose data is at a known place, by how far from there they were given out, and whether "
+        "that was near enough.",
+    ),
+    "noetl_frame_lease_seconds": Described(HISTOGRAM, "How long a session had a frame that ended.", (SERVER,)),
+    "frame_p95_lease_duration": Described(
+        GAUGE, "Seconds that 95 of 100 frames were held at most, of the last thousand."
+    ),
+    "noetl_limit_in_use": Described(
+        GAUGE,
+        "Permits of shared limits in the hands of sessions of this server, by the name of the limit; the sum over all "
+        "servers is what counts.",
+    ),
+    "noetl_limit_waiting": Described(GAUGE, "Calls of theirs that wait for a permit."),
+    "noetl_limit_granted_total": Described(
+        COUNTER, "Permits that this server granted; one that a call took over from the call before it counts once."
+    ),
     "noetl_timers_due": Described(GAUGE, "Timers of the whole ledger whose time has passed.", (SERVER,)),
     "noetl_shard_owner": Described(
         GAUGE, "Always 1: this instance owns the shard.  None for one that nobody owns.", (SERVER,)

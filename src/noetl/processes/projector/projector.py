@@ -19,6 +19,7 @@ from noetl.processes.metrics.endpoint import listening
 from noetl.processes.metrics.gathering import gathered
 from noetl.processes.metrics.identity import RUNTIME, ProcessInfo
 from noetl.processes.metrics.text import MEDIA_TYPE
+from noetl.processes.objects import settle_memory
 from noetl.settings import Settings
 from noetl.wiring.projections.process import ProjectorProcess
 
@@ -30,6 +31,7 @@ def run_projector(settings: Settings) -> int:
     instance = f"{socket.gethostname()}-{os.getpid()}"
     process = ProjectorProcess(settings, instance=instance, version=__version__)
     try:
+        settle_memory()
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(process, settings, instance))
     except BaseExceptionGroup as group:

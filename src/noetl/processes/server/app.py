@@ -15,10 +15,11 @@ from noetl.processes.metrics.routes import metrics_route
 from noetl.processes.server import models, problems
 from noetl.processes.server.auth import EVERYTHING, NOTHING, Doorkeeper, Tokens
 from noetl.processes.server.bodies import answer
+from noetl.processes.server.limits import listing, permits
 from noetl.processes.server.load.admission import Admission
 from noetl.processes.server.operating import doctor
 from noetl.processes.server.parts import ApiParts
-from noetl.processes.server.reading import ledger, servers
+from noetl.processes.server.reading import items, ledger, servers
 from noetl.processes.server.routes import (
     catalog,
     credentials,
@@ -59,6 +60,7 @@ class Application:
             install(self.app, sessions.router(parts.work).routes, WORKER)
             frames_router = frames.router(parts.work.frames, lease_seconds=parts.work.keeper.lease_seconds)
             install(self.app, frames_router.routes, WORKER)
+            install(self.app, permits.router(parts.work.permits, parts.work.keeper).routes, WORKER)
             install(self.app, payloads.router(parts.work).routes, API, WORKER)
             install(self.app, sealed.router(parts.work.credentials).routes, WORKER)
             install(self.app, logs.worker_router(parts.work).routes, WORKER)
@@ -66,9 +68,12 @@ class Application:
         install(self.app, executions.router(parts).routes, API)
         install(self.app, results.router(parts.results).routes, API)
         install(self.app, trace.router(parts.traces).routes, API)
+        install(self.app, items.router(parts.items).routes, API)
         install(self.app, ledger.router(parts.ledger, parts.results).routes, API)
         install(self.app, logs.router(parts).routes, API)
         install(self.app, health.router(parts).routes, API)
+        if parts.limits is not None:
+            install(self.app, listing.router(parts.limits).routes, API)
         if parts.servers is not None:
             install(self.app, servers.router(parts.servers).routes, API)
         install(self.app, health.control(parts).routes, ADMIN)

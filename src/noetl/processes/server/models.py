@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from noetl.core.limits import (
     FACTS_AT_ONCE_MAX,
     LOG_CHUNKS_AT_ONCE_MAX,
+    PLACE_NAME_CHARS_MAX,
     POOL_CHARS_MAX,
     SESSION_KINDS_MAX,
     SESSION_SLOTS_MAX,
+    STEP_NAME_CHARS_MAX,
 )
 
 
@@ -69,6 +71,7 @@ class ExecutionRowView(BaseModel):
     started_at: str
     ended_at: str | None
     last_step: str | None
+    retry_of: str | None = Field(description="the execution whose failed items this one runs again")
     quarantine: dict[str, Any] | None = Field(description="why its events could not be folded any further")
 
 
@@ -129,6 +132,20 @@ class CancelBody(BaseModel):
     reason: str | None = Field(default=None, max_length=500)
 
 
+class RetryBody(BaseModel):
+    """`step` limits it to the items of one loop."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    items: Literal["failed"]
+    step: str | None = Field(default=None, min_length=1, max_length=STEP_NAME_CHARS_MAX)
+
+
+class RetriedView(BaseModel):
+    execution_id: str
+    retry_of: str
+
+
 class CancelledView(BaseModel):
     execution_id: str
     status: str
@@ -145,6 +162,18 @@ class HealthView(Document):
 _STORED = r"^[^\x00]*$"
 
 
+_PLACE_NAME: Any = Field(default=None, min_length=1, max_length=PLACE_NAME_CHARS_MAX, pattern=_STORED)
+
+
+class PlaceBody(BaseModel):
+    """Where a worker is, as far as it knows; other members are ignored."""
+
+    region: str | None = _PLACE_NAME
+    zone: str | None = _PLACE_NAME
+    cluster: str | None = _PLACE_NAME
+    node: str | None = _PLACE_NAME
+
+
 class SessionBody(BaseModel):
     """Who registers.  Without `kinds` the worker can run every kind of task."""
 
@@ -154,7 +183,7 @@ class SessionBody(BaseModel):
     slots: int = Field(ge=1, le=SESSION_SLOTS_MAX)
     pool: str = Field(default="default", min_length=1, max_length=POOL_CHARS_MAX, pattern=_STORED)
     kinds: list[Annotated[str, Field(pattern=_STORED)]] | None = Field(default=None, max_length=SESSION_KINDS_MAX)
-    place: dict[str, str] = Field(default_factory=dict, max_length=20)
+    place: PlaceBody | None = Field(default=None, description="without one the worker is nowhere")
     replaces: str | None = Field(
         default=None, pattern=r"^[0-9]{1,19}$", description="an earlier session of this worker, which is over"
     )
@@ -359,11 +388,38 @@ IDEMPOTENCY_KEY = {
     "description": "a request that is sent again with the same key has one effect",
     "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": "^[ -~]+$"},
 }
+
+
+class PermitUseBody(BaseModel):
+    """What a session uses of one limit for one execution."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    execution_id: str
+    limit: str
+    rate: float | None = Field(default=None, description="calls per second, as declared")
+    concurrency: int | None = None
+    returned: int = Field(default=0, ge=0, description="permits given back so far; only grows")
+    in_use: int = Field(default=0, ge=0)
+    waiting: int = Field(default=0, ge=0)
+
+
+class PermitsBody(BaseModel):
+    """Everything that a session uses of shared limits; what it does not say is free."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    turn: int = Field(ge=0, description="rises from word to word")
+    uses: list[PermitUseBody]
+    wait_s: float = Field(default=0.0, ge=0.0)
+
+
 DESCRIBED = (
     StartBody,
     OneFactBody,
     FactsBody,
     HeartbeatBody,
+    PermitsBody,
     ProblemView,
 )
 

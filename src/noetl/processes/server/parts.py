@@ -11,10 +11,13 @@ from noetl.engine.catalog import CatalogService
 from noetl.engine.credentials import CredentialService
 from noetl.engine.doctor.doctor import Doctor
 from noetl.engine.executions import ExecutionService
+from noetl.engine.forking.retrying import RetryService
 from noetl.engine.frames import FrameService
 from noetl.engine.logs import LogBook
 from noetl.engine.payloads import Payloads
+from noetl.engine.permits.desk import PermitDesk
 from noetl.engine.projecting.status import StatusService
+from noetl.engine.reading.items import ItemService
 from noetl.engine.reading.service import ResultService
 from noetl.engine.reading.trace import TraceService
 from noetl.engine.sessions.keeper import Keeper
@@ -24,6 +27,8 @@ from noetl.ports.data.payloads import LargePayloadStore
 from noetl.ports.data.sources import LedgerReading
 from noetl.ports.queue import Queue
 from noetl.ports.secrets import SealedCredentials
+from noetl.ports.serving.permits import PermitBooks
+from noetl.ports.serving.roster import Roster
 from noetl.ports.serving.runtimes import Runtimes
 from noetl.ports.serving.shards import Shards
 from noetl.processes.server.owners import Owner
@@ -47,6 +52,7 @@ class WorkParts:
     credentials: SealedCredentials
     frames: FrameService
     logs: LogSink
+    permits: PermitDesk
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,7 @@ class ServerBooks:
 
     runtimes: Runtimes
     shards: Shards
+    roster: Roster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +76,8 @@ class ApiParts:
     logs: LogBook
     results: ResultService
     traces: TraceService
+    items: ItemService
+    retries: RetryService
     ledger: LedgerReading
     doctor: Doctor
     owner: Owner
@@ -77,6 +86,7 @@ class ApiParts:
     on_stop: Callable[[], None]
     counted: Callable[[], Iterable[Counted]]
     """What `/metrics` shows."""
+    limits: PermitBooks | None = None
     servers: ServerBooks | None = None
     only_reads: bool = False
     work: WorkParts | None = None

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
+from noetl.core import kinds
 from noetl.core.event import Event, envelope
 from noetl.engine.executions import Unserved
 from noetl.ports.ledger import ExecutionRow
 from noetl.ports.projections import ShownExecution
 
+EXACT_INTEGERS = 2**53
 _IDS = ("execution_id", "event_id", "causation_id", "parent_event_id", "parent_execution_id")
 
 
@@ -68,6 +70,7 @@ def row_view(row: ExecutionRow) -> dict[str, object]:
         "started_at": row.started_at,
         "ended_at": row.ended_at,
         "last_step": row.last_step,
+        "retry_of": None if row.retry_of is None else str(row.retry_of),
         "quarantine": None if row.quarantine is None else msgspec.json.decode(row.quarantine),
     }
 
@@ -80,6 +83,8 @@ def event_view(event: Event) -> dict[str, object]:
     result: Any = view.get("result")
     if result is not None and result["parent_ref"] is not None:
         view["result"] = {**result, "parent_ref": _readable(result["parent_ref"])}
+    if event.event_type == kinds.EXECUTION_SEEDED:
+        view["meta"] = _with_text_ids(event.meta)
     if "inputs" in event.meta:
         inputs: Any = event.meta["inputs"]
         view["meta"] = {**event.meta, "inputs": [_readable(one) for one in inputs]}
@@ -90,6 +95,16 @@ def event_view(event: Event) -> dict[str, object]:
         "ingest_time": event.ingest_time,
     }
     return view
+
+
+def _with_text_ids(value: Any) -> Any:
+    """A document with numbers that are no exact number for everybody as text: ids of events and executions."""
+    if isinstance(value, Mapping):
+        return {name: _with_text_ids(member) for name, member in value.items()}
+    if isinstance(value, list | tuple):
+        return [_with_text_ids(member) for member in value]
+    is_long = isinstance(value, int) and not isinstance(value, bool) and abs(value) >= EXACT_INTEGERS
+    return str(value) if is_long else value
 
 
 def _readable(named: Mapping[str, object]) -> dict[str, object]:

@@ -12,7 +12,7 @@ from noetl.core.codec import canonical_json
 from noetl.core.errors import EnvelopeInvalid, LeaseLost, NoetlError, RequestInvalid
 from noetl.core.limits import FACTS_AT_ONCE_MAX, PAYLOAD_INLINE_BYTES_MAX, SESSION_SLOTS_MAX
 from noetl.core.locator import payload_locator
-from noetl.core.reference import Payload, address
+from noetl.core.reference import Payload, address, check_hints
 from noetl.engine.payloads import STORE_SMALL
 from noetl.engine.sessions.keeper import Told
 from noetl.engine.sessions.remote import RemoteSession
@@ -175,6 +175,7 @@ def told_of(fact: FactIn, session: RemoteSession) -> Told:
     message = session.message(int(text), fact.command_id, fact.attempt)
     for place, reference in _references(fact):
         check_reference(place, reference, message)
+    check_hints(fact.result)
     return Told(
         fact.fact_id,
         Fact(

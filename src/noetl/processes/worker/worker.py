@@ -14,9 +14,11 @@ import uvloop
 from noetl.core.errors import NoetlError
 from noetl.processes.metrics.endpoint import listening, worker_app
 from noetl.processes.metrics.identity import RUNTIME, ProcessInfo
+from noetl.processes.objects import settle_memory
 from noetl.settings import Settings
 from noetl.wiring.worker import RemoteWorker
 
+PLACE_LABELS = {"node": "node_id", "zone": "zone", "region": "region", "cluster": "cluster_id"}
 log = logging.getLogger("noetl.worker")
 
 
@@ -26,6 +28,7 @@ def run_worker(
     """Be a worker until a signal; 0 after a drain, also when something was handed back."""
     worker_id = f"{socket.gethostname()}-{os.getpid()}"
     worker = RemoteWorker(settings, urls=urls, token=token, worker_id=worker_id, kinds=kinds)
+    settle_memory()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_observed(worker, settings, worker_id))
@@ -49,7 +52,8 @@ async def _observed(worker: RemoteWorker, settings: Settings, worker_id: str) ->
     if settings.worker_metrics_port is None:
         await _serve(worker, settings.worker_grace_seconds)
         return
-    labels = {"worker_id": worker_id, "worker_pool": settings.worker_pool, "runtime": RUNTIME}
+    where = {PLACE_LABELS[level]: name for level, name in settings.place.items()}
+    labels = {"worker_id": worker_id, "worker_pool": settings.worker_pool, "runtime": RUNTIME, **where}
     app = worker_app(lambda: (ProcessInfo("worker"), *worker.counted), labels, lambda: {"pid": os.getpid()})
     async with listening(app, host=settings.worker_metrics_host, port=settings.worker_metrics_port):
         await _serve(worker, settings.worker_grace_seconds)

@@ -20,7 +20,7 @@ HIT_SECONDS_MAX = 60.0
 RARE = frozenset(
     (
         *("server.owned", "server.restored", "server.registered", "server.released", "server.handed_over"),
-        "reaper.released",
+        *("reaper.released", "projector.owned"),
     )
 )
 # Moments to which only the death of another process leads, or its return.

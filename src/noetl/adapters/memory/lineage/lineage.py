@@ -22,6 +22,13 @@ class MemoryLineage:
         row = self._database.tables.transitions.get((execution_id, transition_key))
         return None if row is None else event_of(row)
 
+    async def of_stage(
+        self, execution_id: int, stage_id: str, *, kinds: Sequence[str], after_position: int, limit: int
+    ) -> list[Event]:
+        events = (event_of(row) for row in self._database.tables.events.get(execution_id, ()))
+        found = [one for one in events if one.stage_id == stage_id and one.event_type in kinds]
+        return [one for one in found if one.position > after_position][:limit]
+
     async def walk(
         self, ref_ids: Sequence[int], *, tenant_id: str, organization_id: str, depth_max: int, results_max: int
     ) -> Walk:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.statements import query
-from noetl.ports.durability.examination import Connections, DeadRuntime, Depth, QueueRow, Unprojected, WaitingPool
+from noetl.ports.durability.examination import (
+    Connections,
+    DeadRuntime,
+    Depth,
+    Depths,
+    FrameDepth,
+    QueueRow,
+    Unprojected,
+    WaitingPool,
+)
 
 _FILE = "doctor.sql"
 
@@ -32,10 +41,15 @@ class PostgresExamination:
         rows = await self._reader.fetch(query(_FILE, "waiting_pools"), seconds=seconds)
         return [WaitingPool(**dict(row)) for row in rows]
 
-    async def depths(self) -> tuple[list[Depth], int]:
+    async def depths(self) -> Depths:
         rows = await self._reader.fetch(query(_FILE, "queue_depths"))
+        frames = await self._reader.fetch(query(_FILE, "frame_depths"))
         due = await self._reader.fetch(query(_FILE, "timers_due"))
-        return [Depth(**dict(row)) for row in rows], due[0]["due"]
+        return Depths(
+            pools=[Depth(**dict(row)) for row in rows],
+            frames=[FrameDepth(**dict(row)) for row in frames],
+            timers_due=due[0]["due"],
+        )
 
     async def connections(self) -> Connections:
         rows = await self._reader.fetch(query(_FILE, "connections"))

@@ -26,6 +26,19 @@ class PostgresLineage:
         )
         return event_of(rows[0]) if rows else None
 
+    async def of_stage(
+        self, execution_id: int, stage_id: str, *, kinds: Sequence[str], after_position: int, limit: int
+    ) -> list[Event]:
+        rows = await self._reader.fetch(
+            query("lineage.sql", "of_stage"),
+            execution_id=execution_id,
+            stage_id=stage_id,
+            kinds=list(kinds),
+            after_position=after_position,
+            rows=limit,
+        )
+        return [event_of(row) for row in rows]
+
     async def walk(
         self, ref_ids: Sequence[int], *, tenant_id: str, organization_id: str, depth_max: int, results_max: int
     ) -> Walk:

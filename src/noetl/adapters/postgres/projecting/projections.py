@@ -95,4 +95,5 @@ def _columns(rows: Sequence[ExecutionRow]) -> dict[str, object]:
         "versions": [row.version for row in rows],
         "states": [row.state for row in rows],
         "quarantines": [row.quarantine for row in rows],
+        "retries": [row.retry_of for row in rows],
     }

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+import msgspec
+
 from noetl.adapters.postgres.pool import Reader
 from noetl.adapters.postgres.statements import query
+from noetl.core.codec import canonical_json
+from noetl.core.locator.locality import NOWHERE, place_from
 from noetl.points import point
 from noetl.ports.serving.roster import HeldCommand, SessionRow
 
@@ -26,6 +30,7 @@ class PostgresRoster:
             pools=[row.pool for row in sessions],
             kinds=[None if row.kinds is None else "+".join(sorted(row.kinds)) for row in sessions],
             slots=[row.slots for row in sessions],
+            places=[None if row.place == NOWHERE else canonical_json(row.place.to_json()) for row in sessions],
         )
 
     async def end(self, session_id: int, *, worker_id: str | None = None) -> int:
@@ -57,6 +62,7 @@ class PostgresRoster:
                 pool=row["pool"],
                 kinds=None if row["kinds"] is None else frozenset(row["kinds"]),
                 slots=row["slots"],
+                place=NOWHERE if row["place"] is None else place_from(msgspec.json.decode(row["place"])),
             )
             for row in rows
         ]

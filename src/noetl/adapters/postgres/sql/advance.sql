@@ -161,19 +161,20 @@ payload_out AS (
 -- part: queue
 queue_out AS (
     INSERT INTO noetl.command (
-        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, body)
+        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, locality,
+        body)
     SELECT t.execution_id, t.command_id, t.shard_id, t.tenant_id, t.organization_id, t.pool, t.tool_kind, t.attempt,
-           t.session_id,
+           t.session_id, t.locality,
            CASE WHEN :queue_nul::text IS NULL THEN t.body
                 ELSE replace(t.body::text, :queue_nul::text, '\u0000')::json END
     FROM json_to_recordset(:queue::json) AS t(
         execution_id bigint, command_id text, shard_id integer, tenant_id text, organization_id text, pool text,
-        tool_kind text, attempt integer, session_id bigint, body json)
+        tool_kind text, attempt integer, session_id bigint, locality text, body json)
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
     SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
-        session_id = excluded.session_id, stop = NULL, body = excluded.body
+        session_id = excluded.session_id, stop = NULL, locality = excluded.locality, body = excluded.body
     -- A row that is ahead of the ledger belongs to a claim that another server is recording.
     WHERE noetl.command.session_id IS NULL OR noetl.command.attempt <= excluded.attempt
 )
@@ -181,34 +182,33 @@ queue_out AS (
 -- part: queue_one
 queue_out AS (
     INSERT INTO noetl.command (
-        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, body)
+        execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id, locality,
+        body)
     SELECT :queue_execution::bigint, :queue_command::text, moved.shard_id, :queue_tenant::text,
            :queue_organization::text, :queue_pool::text, :queue_kind::text, :queue_attempt::integer,
-           :queue_session::bigint, :queue_body::json
+           :queue_session::bigint, :queue_locality::text, :queue_body::json
     FROM moved
     -- A rebuilt queue may already hold the row; the ledger says what it must be.
     ON CONFLICT (execution_id, command_id) DO UPDATE
     SET pool = excluded.pool, tool_kind = excluded.tool_kind, attempt = excluded.attempt,
-        session_id = excluded.session_id, stop = NULL, body = excluded.body
+        session_id = excluded.session_id, stop = NULL, locality = excluded.locality, body = excluded.body
     -- A row that is ahead of the ledger belongs to a claim that another server is recording.
     WHERE noetl.command.session_id IS NULL OR noetl.command.attempt <= excluded.attempt
 )
 
 -- part: claims
+-- By key and not by place: a recorder of another server may take the same row at this moment.  It loses, for its claim
+-- is not in the ledger; but the row has moved then, and whoever looks at its old place would leave it to the loser.
 claim_in AS MATERIALIZED (
-    SELECT t.execution_id, t.command_id, t.attempt, t.session_id, row.ctid AS place
+    SELECT t.execution_id, t.command_id, t.attempt, t.session_id
     FROM json_to_recordset(:claims::json) AS t(
         execution_id bigint, command_id text, shard_id integer, attempt integer, session_id bigint)
-    CROSS JOIN LATERAL (
-        SELECT c.ctid FROM noetl.command AS c
-        WHERE c.execution_id = t.execution_id AND c.command_id = t.command_id LIMIT 1) AS row
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
 ), claim_out AS (
     UPDATE noetl.command AS c
-    SET (attempt, session_id, stop) = (
-        SELECT i.attempt, i.session_id, NULL FROM claim_in AS i
-        WHERE i.execution_id = c.execution_id AND i.command_id = c.command_id)
-    WHERE c.ctid = ANY (ARRAY(SELECT i.place FROM claim_in AS i))
+    SET attempt = i.attempt, session_id = i.session_id, stop = NULL
+    FROM claim_in AS i
+    WHERE c.execution_id = i.execution_id AND c.command_id = i.command_id
 )
 
 -- part: stops
@@ -269,14 +269,15 @@ timer_gone AS (
 execution_out AS (
     INSERT INTO noetl.execution (
         execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-        last_step, last_event_id, applied_position, parent_execution_id, version, state)
+        last_step, last_event_id, applied_position, parent_execution_id, version, state, retry_of)
     SELECT t.execution_id, t.tenant_id, t.organization_id, t.shard_id, t.path, t.playbook_digest, t.status,
            t.started_at, t.ended_at, t.last_step, t.last_event_id, t.applied_position, t.parent_execution_id,
-           t.version, t.state
+           t.version, t.state, t.retry_of
     FROM json_to_recordset(:executions::json) AS t(
         execution_id bigint, tenant_id text, organization_id text, shard_id integer, path text, playbook_digest text,
         status text, started_at timestamptz, ended_at timestamptz, last_step text, last_event_id bigint,
-        applied_position bigint, parent_execution_id bigint, version bigint, state json)
+        applied_position bigint, parent_execution_id bigint, version bigint, state json,
+        retry_of bigint)
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
     -- The first row of an execution, so that whoever started it finds it.  All that follows is the projector's, and a
     -- row that is there is its work.

@@ -56,6 +56,15 @@ FROM (
 WHERE w.waiting_seconds >= :seconds::float8
 ORDER BY w.pool, w.tool_kind
 
+-- name: frame_depths
+SELECT tenant_id, organization_id,
+       CASE WHEN 'cursor' = ANY (string_to_array(tool_kind, '+')) THEN 'cursor' ELSE 'collection' END AS stage_kind,
+       count(*) FILTER (WHERE session_id IS NULL) AS waiting, count(session_id) AS held
+FROM noetl.command
+WHERE 'frame' = ANY (string_to_array(tool_kind, '+'))
+GROUP BY tenant_id, organization_id, stage_kind
+ORDER BY tenant_id, organization_id, stage_kind
+
 -- name: queue_depths
 SELECT pool, count(*) FILTER (WHERE session_id IS NULL)::bigint AS waiting,
        count(*) FILTER (WHERE session_id IS NOT NULL)::bigint AS held

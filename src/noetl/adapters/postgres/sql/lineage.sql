@@ -6,6 +6,17 @@ SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, s
 FROM noetl.event
 WHERE execution_id = :execution_id::bigint AND transition_key = :transition_key::text
 
+-- name: of_stage
+SELECT execution_id, position, shard_id, event_id, tenant_id, organization_id, stream_version, event_type,
+       schema_version, event_time, ingest_time, producer, causation_id, correlation_id, idempotency_key,
+       transition_key, command_id, stage_id, frame_id, parent_event_id, parent_execution_id, payload_ref, result,
+       writes, meta, checksum
+FROM noetl.event
+WHERE execution_id = :execution_id::bigint AND position > :after_position::bigint AND stage_id = :stage_id::text
+  AND event_type = ANY (:kinds::text[])
+ORDER BY position
+LIMIT :rows::integer
+
 -- name: walk
 -- Back from some results: to the one that led to each, and to those that it was made of.  A result is reached in many
 -- ways, so the walk is bounded by how deep it goes and by how many visits it makes, not only by what it shows.  The

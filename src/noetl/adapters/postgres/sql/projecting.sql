@@ -102,17 +102,17 @@ WITH mine AS MATERIALIZED (
 ), row_out AS (
     INSERT INTO noetl.execution (
         execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-        last_step, last_event_id, applied_position, parent_execution_id, version, state, quarantine,
+        last_step, last_event_id, applied_position, parent_execution_id, version, state, quarantine, retry_of,
         last_projected_event_id)
     SELECT t.execution_id, t.tenant_id, t.organization_id, t.shard_id, t.path, t.playbook_digest, t.status,
            t.started_at::timestamptz, t.ended_at::timestamptz, t.last_step, t.last_event_id, t.applied_position,
-           t.parent_execution_id, t.version, t.state::json, t.quarantine::json, t.last_event_id
+           t.parent_execution_id, t.version, t.state::json, t.quarantine::json, t.retry_of, t.last_event_id
     FROM unnest(:execution_ids::bigint[], :tenants::text[], :organizations::text[], :row_shards::integer[],
                 :paths::text[], :digests::text[], :statuses::text[], :started::text[], :ended::text[],
                 :last_steps::text[], :last_events::bigint[], :applied::bigint[], :parents::bigint[],
-                :versions::bigint[], :states::text[], :quarantines::text[])
+                :versions::bigint[], :states::text[], :quarantines::text[], :retries::bigint[])
          AS t(execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-              last_step, last_event_id, applied_position, parent_execution_id, version, state, quarantine)
+              last_step, last_event_id, applied_position, parent_execution_id, version, state, quarantine, retry_of)
     WHERE t.shard_id IN (SELECT moved.shard_id FROM moved)
     -- Only forward: a row never goes back to an older position.  One without a document is all that could be told
     -- about an execution of which nothing can be read: what is known of it stays.
@@ -124,6 +124,7 @@ WITH mine AS MATERIALIZED (
         last_step = coalesce(excluded.last_step, noetl.execution.last_step),
         last_event_id = excluded.last_event_id, applied_position = excluded.applied_position,
         version = greatest(excluded.version, noetl.execution.version),
+        retry_of = coalesce(excluded.retry_of, noetl.execution.retry_of),
         state = coalesce(excluded.state, noetl.execution.state), quarantine = excluded.quarantine,
         last_projected_event_id = excluded.last_projected_event_id
     WHERE noetl.execution.applied_position <= excluded.applied_position
@@ -197,7 +198,7 @@ CROSS JOIN LATERAL (
 -- name: shown_execution
 SELECT e.execution_id, e.tenant_id, e.organization_id, e.shard_id, e.path, e.playbook_digest, e.status, e.started_at,
        e.ended_at, e.last_step, e.last_event_id, e.applied_position, e.parent_execution_id, e.version,
-       e.state::text AS state, e.quarantine::text AS quarantine, coalesce(c.position, 0) AS watermark
+       e.retry_of, e.state::text AS state, e.quarantine::text AS quarantine, coalesce(c.position, 0) AS watermark
 FROM noetl.execution AS e
 LEFT JOIN noetl.projection_checkpoint AS c ON c.shard_id = e.shard_id
 WHERE e.execution_id = :execution_id::bigint AND e.tenant_id = :tenant_id::text

@@ -50,7 +50,7 @@ ON CONFLICT (tenant_id, organization_id, sha256) DO UPDATE SET renewed_at = cloc
 -- name: waiting_commands
 -- Only a look: the claim itself is an event, guarded by the shard's fence, so no row lock is held over the work.
 SELECT execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id,
-       body::text AS body
+       body::text AS body, locality
 FROM noetl.command
 WHERE pool = :pool::text AND session_id IS NULL AND available_at <= clock_timestamp()
   AND (:kinds::text[] IS NULL OR string_to_array(tool_kind, '+') <@ :kinds::text[])
@@ -63,16 +63,20 @@ WHERE session_id IS NOT NULL AND session_id <> ALL (:sessions::bigint[])
 RETURNING execution_id
 
 -- name: release_session
-UPDATE noetl.command SET session_id = NULL, stop = NULL
-WHERE session_id = :session_id::bigint
-  AND (:executions::bigint[] IS NULL OR (execution_id, command_id) IN (
-      SELECT t.execution_id, t.command_id
-      FROM unnest(:executions::bigint[], :commands::text[]) AS t(execution_id, command_id)))
-RETURNING execution_id
+UPDATE noetl.command AS c
+SET session_id = NULL, stop = NULL,
+    attempt = CASE WHEN :attempts::integer[] IS NULL THEN c.attempt ELSE c.attempt - 1 END
+WHERE c.session_id = :session_id::bigint
+  AND (:executions::bigint[] IS NULL OR EXISTS (
+      SELECT 1
+      FROM unnest(:executions::bigint[], :commands::text[], :attempts::integer[]) AS t(execution_id, command_id, attempt)
+      WHERE t.execution_id = c.execution_id AND t.command_id = c.command_id
+        AND (t.attempt IS NULL OR t.attempt = c.attempt)))
+RETURNING c.execution_id
 
 -- name: commands_of
 SELECT execution_id, command_id, shard_id, tenant_id, organization_id, pool, tool_kind, attempt, session_id,
-       body::text AS body
+       body::text AS body, locality
 FROM noetl.command WHERE execution_id = :execution_id::bigint ORDER BY command_id
 
 -- name: due_timers
@@ -86,14 +90,16 @@ WHERE :shards::integer[] IS NULL OR shard_id = ANY (:shards::integer[])
 
 -- name: execution
 SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-       last_step, last_event_id, applied_position, parent_execution_id, version, quarantine::text AS quarantine
+       last_step, last_event_id, applied_position, parent_execution_id, version, retry_of,
+       quarantine::text AS quarantine
 FROM noetl.execution
 WHERE execution_id = :execution_id::bigint AND tenant_id = :tenant_id::text
   AND organization_id = :organization_id::text
 
 -- name: executions
 SELECT execution_id, tenant_id, organization_id, shard_id, path, playbook_digest, status, started_at, ended_at,
-       last_step, last_event_id, applied_position, parent_execution_id, version, quarantine::text AS quarantine
+       last_step, last_event_id, applied_position, parent_execution_id, version, retry_of,
+       quarantine::text AS quarantine
 FROM noetl.execution
 WHERE tenant_id = :tenant_id::text AND organization_id = :organization_id::text
   AND execution_id < :before::bigint AND (:status::text IS NULL OR status = :status::text)

@@ -109,12 +109,12 @@ LEFT JOIN noetl.projection_checkpoint AS p ON p.shard_id = s.shard_id
 ORDER BY s.shard_id
 
 -- name: keep_sessions
-INSERT INTO noetl.session (session_id, runtime_id, worker_id, pool, kinds, slots, leased_until)
+INSERT INTO noetl.session (session_id, runtime_id, worker_id, pool, kinds, slots, place, leased_until)
 SELECT t.session_id, :runtime_id::bigint, t.worker_id, t.pool,
-       CASE WHEN t.kinds IS NULL THEN NULL ELSE string_to_array(t.kinds, '+') END, t.slots,
+       CASE WHEN t.kinds IS NULL THEN NULL ELSE string_to_array(t.kinds, '+') END, t.slots, t.place::json,
        clock_timestamp() + make_interval(secs => :lease_seconds::float8)
-FROM unnest(:sessions::bigint[], :workers::text[], :pools::text[], :kinds::text[], :slots::integer[])
-    AS t(session_id, worker_id, pool, kinds, slots)
+FROM unnest(:sessions::bigint[], :workers::text[], :pools::text[], :kinds::text[], :slots::integer[], :places::text[])
+    AS t(session_id, worker_id, pool, kinds, slots, place)
 ON CONFLICT (session_id) DO UPDATE SET slots = excluded.slots, leased_until = excluded.leased_until
 
 -- name: end_session
@@ -158,7 +158,7 @@ WHERE s.runtime_id <> :runtime_id::bigint AND s.leased_until > clock_timestamp()
   AND c.shard_id = ANY (:shards::integer[])
 
 -- name: living_sessions
-SELECT s.session_id, s.worker_id, s.pool, s.kinds, s.slots
+SELECT s.session_id, s.worker_id, s.pool, s.kinds, s.slots, s.place::text AS place
 FROM noetl.session AS s
 JOIN noetl.runtime AS r ON r.runtime_id = s.runtime_id
 WHERE s.leased_until > clock_timestamp() AND r.alive_until > clock_timestamp()

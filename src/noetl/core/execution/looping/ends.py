@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from noetl.core.execution.state import ExecutionState, Looped, Stage
 from noetl.core.execution.writes import without
 
 
-def closed(state: ExecutionState, step: str, *, is_ok: bool) -> dict[str, Any]:
+def closed(
+    state: ExecutionState, step: str, *, is_ok: bool, dead_letter: Mapping[str, object] | None = None
+) -> dict[str, Any]:
     """The stage of a step is gone; its counters stay."""
     stage = state.loop_state.get(step)
     if stage is None:
         return {}
     return {
         "loop_state": without(state.loop_state, step),
-        "ended_loops": {**state.ended_loops, step: _looped(stage, is_ok=is_ok)},
+        "ended_loops": {**state.ended_loops, step: _looped(stage, is_ok=is_ok)._replace(dead_letter=dead_letter)},
     }
 
 
@@ -36,6 +39,8 @@ def _looped(stage: Stage, *, is_ok: bool) -> Looped:
         shards=shard_count(stage),
         shards_done=shards.succeeded + shards.failed,
         shards_failed=shards.failed,
+        profile=stage.profile,
+        is_unclosed=stage.is_told,
     )
 
 

@@ -13,6 +13,7 @@ from noetl.core.event import Draft
 from noetl.core.execution.looping import cursors
 from noetl.core.execution.looping.dispatching import dispatched
 from noetl.core.execution.looping.policy import CannotLoop, stage_policy
+from noetl.core.execution.looping.windows import next_open
 from noetl.core.execution.state import Entry, ExecutionState, Stage, StagePolicy
 from noetl.core.execution.values import NeedsWorker, Scene, evaluate_value
 from noetl.core.limits import (
@@ -123,7 +124,7 @@ def _collected(step: CompiledStep, answer: Mapping[str, object], policy: StagePo
 # --- events ----------------------------------------------------------------------------------------------
 
 
-def started(stage_id: str, step: str, run: int, opened: Opened, *, parents: list[str], closing: bool) -> Draft:
+def started(stage_id: str, step: str, run: int, opened: Opened, *, parents: list[str]) -> Draft:
     policy = opened.policy
     meta: dict[str, object] = {
         "step": step,
@@ -136,8 +137,6 @@ def started(stage_id: str, step: str, run: int, opened: Opened, *, parents: list
         meta["collection"] = opened.collection.to_json()
     if opened.cursor is not None:
         meta["cursor"] = opened.cursor
-    if closing:
-        meta["closing"] = True
     return Draft(
         event_type=kinds.LOOP_STARTED,
         transition_key=kinds.loop_started_key(stage_id),
@@ -146,7 +145,7 @@ def started(stage_id: str, step: str, run: int, opened: Opened, *, parents: list
     )
 
 
-def ended(stage: Stage, status: str, error: Mapping[str, object] | None, *, closing: bool = False) -> Draft:
+def ended(stage: Stage, status: str, error: Mapping[str, object] | None) -> Draft:
     meta: dict[str, object] = {
         "step": stage.step,
         "run": stage.run,
@@ -163,8 +162,6 @@ def ended(stage: Stage, status: str, error: Mapping[str, object] | None, *, clos
     if stage.capped:
         limit = f"{stage.policy.slot_rows_max:,}"
         meta["warnings"] = [f"{stage.capped} slots ended at their limit of {limit} rows: rows may be left"]
-    if closing:
-        meta["closing"] = True
     return Draft(
         event_type=kinds.LOOP_DONE,
         transition_key=kinds.loop_done_key(stage.stage_id),
@@ -199,7 +196,7 @@ def end_of(stage: Stage, state: ExecutionState) -> Draft | None:
 def _is_worked_off(stage: Stage) -> bool:
     if stage.cursor is not None:
         return cursors.is_drained(stage)
-    return stage.next_index >= stage.total and not stage.shards.again
+    return next_open(stage.kept, stage.next_index, stage.total) is None and not stage.shards.again
 
 
 def may_go_on(state: ExecutionState) -> bool:
@@ -222,13 +219,14 @@ def frames(stage: Stage) -> Iterator[Draft]:
         number += 1
         yield dispatched(stage, number, first, rows, concurrency, tries=tries)
         in_use += concurrency
-    while index < stage.total and in_use < policy.max_in_flight:
+    while in_use < policy.max_in_flight and (window := next_open(stage.kept, index, stage.total)) is not None:
+        index, end = window
         rows, concurrency = _size(stage, min(wide, policy.max_in_flight - in_use))
         left = stage.total - index
         if policy.frame_rows is None and not policy.is_sequential:
             # Guided: towards the end the frames become smaller, so that all lanes end at the same time.
             rows = min(rows, max(concurrency, rows // FRAME_TAIL_SHARE, math.ceil(left / (2 * lanes))))
-        rows = min(rows, left)
+        rows = min(rows, end - index)
         concurrency = min(concurrency, rows)
         number += 1
         yield dispatched(stage, number, index, rows, concurrency)
@@ -253,9 +251,10 @@ def _size(stage: Stage, concurrency: int) -> tuple[int, int]:
     policy = stage.policy
     if policy.one_row_frames:
         return 1, 1
+    if policy.row_concurrency is not None:
+        concurrency = min(concurrency, policy.row_concurrency)
     if policy.frame_rows is not None:
-        alone = policy.is_framewise or policy.row_concurrency == 1
-        return policy.frame_rows, min(concurrency, 1) if alone else concurrency
+        return policy.frame_rows, min(concurrency, 1) if policy.is_framewise else concurrency
     if stage.timed_rows <= 0:
         return concurrency, concurrency
     row_ms = max(stage.busy_ms / stage.timed_rows, 0.001)

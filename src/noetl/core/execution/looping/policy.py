@@ -19,6 +19,7 @@ from noetl.core.playbook.frame_fields import (
     FANOUT_FIELDS,
     FRAME,
     FRAME_FIELDS,
+    LOCALITY_FIELDS,
     Check,
     FieldInvalid,
     checked,
@@ -42,10 +43,13 @@ class CannotLoop(Exception):
 def stage_policy(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> tuple[StagePolicy, Fields]:
     """The policy, and the frame fields that it follows from.  Raises NeedsWorker or CannotLoop."""
     frame = _resolved(scene, f"step {step.name!r}: loop.spec.frame", loop.frame, FRAME_FIELDS)
+    where = f"step {step.name!r}: loop.spec.locality"
+    distance = _resolved(scene, where, loop.locality, LOCALITY_FIELDS, code="locality").get("max_distance")
     in_flight = _in_flight(scene, step, loop)
     waits = any(task.kind in _WAITING_KINDS for task in step.tasks)
     if loop.cursor is not None:
-        return _of_cursor(scene, step, loop, {**CURSOR_FRAME_DEFAULTS, **frame}, in_flight, waits=waits)
+        policy, fields = _of_cursor(scene, step, loop, {**CURSOR_FRAME_DEFAULTS, **frame}, in_flight, waits=waits)
+        return policy._replace(max_distance=distance), fields
     is_framewise = frame.get("process") == FRAME
     policy = StagePolicy(
         is_sequential=loop.loop.is_sequential,
@@ -57,8 +61,10 @@ def stage_policy(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> tuple[
         retry_mode=frame.get("retry_mode"),
         one_row_frames=waits and not is_framewise,
         process=FRAME if is_framewise else None,
+        row_concurrency=None if is_framewise else frame.get("row_concurrency"),
         max_seconds=frame.get("max_seconds"),
         max_bytes=frame.get("max_bytes"),
+        max_distance=distance,
     )
     if loop.loop.mode is LoopMode.FANOUT:
         policy = _of_shards(scene, step, loop, policy, waits=waits)
@@ -102,14 +108,16 @@ def _of_shards(
         is_best_effort=allows_partial or not fanout.get("fail_fast", True),
         frame_rows=int(fanout["shard_size"]),
         one_row_frames=False,
-        row_concurrency=1 if waits and not is_framewise else None,
+        row_concurrency=1 if waits and not is_framewise else policy.row_concurrency,
         retry_mode=None if waits and not is_framewise else policy.retry_mode,
         shard_retries=int(fanout["max_shard_retries"]),
         allows_partial=allows_partial,
     )
 
 
-def _resolved(scene: Scene, where: str, value: ServerValue, fields: Mapping[str, Check]) -> Fields:
+def _resolved(
+    scene: Scene, where: str, value: ServerValue, fields: Mapping[str, Check], *, code: str = "frame_policy"
+) -> Fields:
     try:
         entry = evaluate_value(scene, value, must_be_inline=True)
     except TemplateFailed as error:
@@ -118,7 +126,7 @@ def _resolved(scene: Scene, where: str, value: ServerValue, fields: Mapping[str,
     try:
         return checked(fields, entry.value)
     except FieldInvalid as error:
-        raise CannotLoop("frame_policy", f"{where}.{error}") from error
+        raise CannotLoop(code, f"{where}.{error}") from error
 
 
 def _in_flight(scene: Scene, step: CompiledStep, loop: CompiledLoop) -> int:

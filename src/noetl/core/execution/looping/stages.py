@@ -10,10 +10,12 @@ from noetl.core.event import Event
 from noetl.core.execution import lineage
 from noetl.core.execution.lifecycle import limited, unawaited
 from noetl.core.execution.looping.ends import closed
+from noetl.core.execution.looping.profile import added, busy_ms
 from noetl.core.execution.state import (
     Claim,
     Command,
     CommandStatus,
+    EndedShard,
     ExecutionState,
     Frame,
     FrameOutput,
@@ -61,18 +63,27 @@ def answered(state: ExecutionState, step: str, run: int) -> Pending:
 
 
 def opening(state: ExecutionState, event: Event) -> Changes:
-    """The first question about a loop's collection: the stage exists from here on."""
+    """A loop's turn has come: the stage exists from here on.  In older ledgers the first question about its collection
+    says so."""
     meta = event.meta
     step, run = str(meta["step"]), integer(meta["run"])
     if step in state.loop_state:
         return {}
     parents = _names(meta.get("parents"))
     lead = lineage.led_by(state, parents)
-    stage = Stage(stage_id=f"{step}#{run}", step=step, run=run, parents=parents, parent_ref=lead)
+    is_told = event.event_type == kinds.STAGE_OPENED
+    stage = Stage(f"{step}#{run}", step, run, parents=parents, parent_ref=lead, is_told=is_told)
     return {
         **entered(state, step, run, closing=meta.get("closing") is True),
         "loop_state": {**state.loop_state, step: stage},
     }
+
+
+def _opened(state: ExecutionState, event: Event) -> Changes | None:
+    step, run = str(event.meta["step"]), integer(event.meta["run"])
+    if state.runs.get(step, 0) >= run:
+        return None
+    return {**opening(state, event), **limited(state, event, step, run)}
 
 
 def _started(state: ExecutionState, event: Event) -> Changes | None:
@@ -83,6 +94,7 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
         return None
     collection: Any = meta.get("collection")
     cursor: Any = meta.get("cursor")
+    claimed: Any = meta.get("claimed")
     given: Any = meta["policy"]
     policy = StagePolicy(**given)
     parents = known.parents if known else _names(meta.get("parents"))
@@ -97,6 +109,8 @@ def _started(state: ExecutionState, event: Event) -> Changes | None:
         cursor=cursor,
         slots={} if cursor is None else {slot: Slot() for slot in range(1, policy.max_in_flight + 1)},
         parent_ref=known.parent_ref if known else lineage.led_by(state, parents),
+        claimed=claimed,
+        is_told=known is not None and known.is_told,
     )
     changes: Changes = {
         "loop_state": {**state.loop_state, step: stage},
@@ -255,14 +269,15 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
         open_frames=stage.open_frames - 1,
         in_use=stage.in_use - frame.concurrency,
         timed_rows=stage.timed_rows * _FADE + rows,
-        busy_ms=stage.busy_ms * _FADE + wall_ms * min(frame.concurrency, max(rows, 1)),
+        busy_ms=stage.busy_ms * _FADE + busy_ms(wall_ms * min(frame.concurrency, max(rows, 1)), profile),
         last_ref=lineage.ref_id_of(event) or stage.last_ref,
+        profile=added(stage.profile, profile),
     )
     if stage.policy.shard_retries is not None:
         if has_failed and _runs_again(stage, frame, error):
             window = (frame.first, frame.rows, frame.tries + 1)
             return settled._replace(shards=stage.shards._replace(again=(*stage.shards.again, window)))
-        settled = _shard_ended(settled, error or _ROWS_FAILED if has_failed else None)
+        settled = _shard_ended(settled, frame, error or _ROWS_FAILED if has_failed else None)
     failure = stage.failure
     if has_failed and not stage.policy.is_best_effort and failure is None:
         failure = error or _ROWS_FAILED
@@ -272,17 +287,28 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
         failure=failure,
     )
     if frame.slot is not None:
-        return _turned(settled, frame, event)
-    output = FrameOutput(
+        turned = _turned(settled, frame, event)
+        # Of a cursor only what failed is remembered: it may never end, and its result has no rows.
+        is_lost = has_failed and not is_without_claim(frame, event.meta)
+        return turned._replace(outputs=(*stage.outputs, _output(frame, event))) if is_lost else turned
+    return settled._replace(outputs=(*stage.outputs, _output(frame, event)))
+
+
+def _output(frame: Frame, event: Event) -> FrameOutput:
+    outcomes: Any = event.meta["outcomes"]
+    result: Any = event.result
+    return FrameOutput(
         first=frame.first,
         rows=frame.rows,
         reference=result["reference"],
         parts=() if result["reference"] is not None else frame.parts,
         # Rows that are nowhere failed with their frame, unless they count as never run.
-        error=None if outcomes["skipped"] else error,
+        error=None if outcomes["skipped"] else result["context"].get("error"),
         failed=outcomes["failed"] + outcomes["skipped"],
+        number=frame.number,
+        attempt=integer(event.meta["attempt"]),
+        claim=None if frame.claim is None else frame.claim.reference,
     )
-    return settled._replace(outputs=(*stage.outputs, output))
 
 
 def _runs_again(stage: Stage, frame: Frame, error: Mapping[str, object] | None) -> bool:
@@ -291,11 +317,25 @@ def _runs_again(stage: Stage, frame: Frame, error: Mapping[str, object] | None) 
     return is_its_fault and stage.failure is None and frame.tries < (stage.policy.shard_retries or 0)
 
 
-def _shard_ended(stage: Stage, error: Mapping[str, object] | None) -> Stage:
+def _shard_ended(stage: Stage, frame: Frame, error: Mapping[str, object] | None) -> Stage:
     shards = stage.shards
+    if stage.is_told:
+        frame_id = f"{stage.stage_id}/{frame.number}"
+        ended = EndedShard(frame_id, frame.first, frame.rows, frame.tries, has_failed=error is not None)
+        shards = shards._replace(ended=(*shards.ended, ended))
     if error is None:
         return stage._replace(shards=shards._replace(succeeded=shards.succeeded + 1))
     return stage._replace(shards=shards._replace(failed=shards.failed + 1, error=shards.error or error))
+
+
+def _shard_told(state: ExecutionState, event: Event) -> Changes | None:
+    step = str(event.meta["step"])
+    stage = state.loop_state.get(step)
+    if stage is None:
+        return None
+    left = tuple(one for one in stage.shards.ended if one.frame_id != event.frame_id)
+    told = stage._replace(shards=stage.shards._replace(ended=left))
+    return {"loop_state": {**state.loop_state, step: told}}
 
 
 def _turned(stage: Stage, frame: Frame, event: Event) -> Stage:
@@ -366,11 +406,20 @@ def _done(state: ExecutionState, event: Event) -> Changes | None:
     }
 
 
+def _closed(state: ExecutionState, event: Event) -> Changes | None:
+    step = str(event.meta["step"])
+    looped = state.ended_loops.get(step)
+    if looped is None or looped.stage_id != event.stage_id:
+        return None
+    return {"ended_loops": {**state.ended_loops, step: looped._replace(is_unclosed=False)}}
+
+
 def _names(value: object) -> tuple[str, ...]:
     return tuple(str(name) for name in value) if isinstance(value, list | tuple) else ()
 
 
 FOLDS: Mapping[str, Callable[[ExecutionState, Event], Changes | None]] = {
+    kinds.STAGE_OPENED: _opened,
     kinds.LOOP_STARTED: _started,
     kinds.FRAME_DISPATCHED: _dispatched,
     kinds.FRAME_STARTED: _taken,
@@ -379,5 +428,10 @@ FOLDS: Mapping[str, Callable[[ExecutionState, Event], Changes | None]] = {
     kinds.FRAME_ABANDONED: _abandoned,
     kinds.FRAME_COMMITTED: _frame_ended,
     kinds.FRAME_FAILED: _frame_ended,
+    kinds.SHARD_DONE: _shard_told,
+    kinds.SHARD_FAILED: _shard_told,
     kinds.LOOP_DONE: _done,
+    kinds.STAGE_CLOSED: _closed,
+    # These only tell: what they are about is folded from what made them.
+    **dict.fromkeys((kinds.FANOUT_STARTED, kinds.FANIN_COMPLETED), lambda _state, _event: None),
 }

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from noetl.core.execution.looping.ends import shard_count
+from noetl.core.execution.looping.profile import profile_document
 from noetl.core.execution.state import Command, CommandStatus, Entry, ExecutionState, Frame, Looped, Stage, Status
 from noetl.core.limits import (
     VIEW_COMMANDS_MAX,
@@ -108,6 +109,7 @@ def _step(state: ExecutionState, name: str, run: int) -> Document:
             "done": stage.done,
             "failed": stage.failed,
             "frames": {"given_out": stage.frames, "open": stage.open_frames},
+            "profile": profile_document(stage.profile),
         }
     elif ended is not None and ended.run == run:
         view["loop"] = {
@@ -115,7 +117,10 @@ def _step(state: ExecutionState, name: str, run: int) -> Document:
             "done": ended.done,
             "failed": ended.failed,
             "frames": {"given_out": ended.frames, "open": 0},
+            "profile": profile_document(ended.profile),
         }
+        if ended.dead_letter is not None:
+            view["loop"]["dead_letter"] = dict(ended.dead_letter)
     return view
 
 

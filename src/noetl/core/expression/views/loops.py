@@ -22,7 +22,7 @@ def loop_summary(document: Mapping[str, Any]) -> dict[str, object]:
     """The result of a loop as it is kept, without its rows."""
     stats = {name: document[name] for name in ("total", "success", "failed")}
     summary = {"stats": stats, "count": document.get("count", document["total"]), "status": document["status"]}
-    return summary if "fanin" not in document else {**summary, "fanin": document["fanin"]}
+    return {**summary, **{name: document[name] for name in ("fanin", "dead_letter") if name in document}}
 
 
 Record = Mapping[str, Any] | None

@@ -62,6 +62,7 @@ def _of_loop(loop: CompiledLoop, scope: Scope) -> Iterator[Place]:
     yield Place(loop.max_in_flight, (*spec, "max_in_flight"), scope)
     yield Place(loop.frame, (*spec, "frame"), scope)
     yield Place(loop.fanout, (*spec, "fanout"), scope)
+    yield Place(loop.locality, (*spec, "locality"), scope)
     if loop.cursor is not None and loop.loop.cursor is not None:
         cursor = loop.loop.cursor.place
         yield Place(loop.cursor.claim, (*cursor, "claim"), scope)

@@ -150,6 +150,7 @@ class ServerCompiler:
             max_in_flight=self.opening(step, loop.max_in_flight, f"{key}/max", (*spec, "max_in_flight")),
             frame=self.opening(step, dict(loop.frame), f"{key}/frame", (*spec, "frame")),
             fanout=self.opening(step, dict(loop.fanout), f"{key}/fanout", (*spec, "fanout")),
+            locality=self.opening(step, dict(loop.locality), f"{key}/locality", (*spec, "locality")),
             needs=needs_of(mentions_of(collection)),
             cursor=None if loop.cursor is None else self._cursor(step, loop.cursor, f"{key}/cursor"),
         )

@@ -57,6 +57,7 @@ class WorkerCompiler:
             timeout=timeout,
             has_script=SCRIPT in fields and takes_script(task.kind),
             hints=task.output,
+            limit=task.limit,
         )
 
 

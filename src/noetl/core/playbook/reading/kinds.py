@@ -27,7 +27,7 @@ CONNECTION_FIELDS = frozenset(
 COMMON_KEYS = frozenset(
     (
         *("kind", "name", "desc", "input", "args", "auth", "spec", "set", "output", "output_select"),
-        *("timeout", "timeout_seconds", "retry"),
+        *("timeout", "timeout_seconds", "retry", "limit"),
     )
 )
 

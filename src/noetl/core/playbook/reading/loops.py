@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from noetl.core.limits import LOOP_IN_FLIGHT_DEFAULT
+from noetl.core.locator.locality import DISTANCES
 from noetl.core.playbook.document import Findings, Path
 from noetl.core.playbook.frame_fields import (
     CURSOR_OPTIONS,
     FANOUT_FIELDS,
     FRAME_FIELDS,
+    LOCALITY_FIELDS,
     Check,
     FieldInvalid,
     checked,
@@ -20,12 +22,11 @@ from noetl.core.playbook.frame_fields import (
 from noetl.core.playbook.model import Cursor, Loop, LoopMode, Step, Task
 
 LOOP_KEYS = ("in", "cursor", "iterator", "spec", "mode", "concurrency")
-SPEC_KEYS = ("mode", "max_in_flight", "policy", "frame", "frame_policy", "engine", "fanout")
+SPEC_KEYS = ("mode", "max_in_flight", "policy", "frame", "frame_policy", "engine", "fanout", "locality")
 CURSOR_KEYS = ("kind", "auth", "claim", "options")
 CURSOR_KINDS = ("postgres",)
-# The session's heartbeat is the lease of everything that a worker holds, and of a collection the router chooses how
-# many rows run at a time.
-FRAME_KEYS_NOT_APPLIED = ("row_concurrency", "lease_seconds", "heartbeat_seconds")
+# The session's heartbeat is the lease of everything that a worker holds.
+FRAME_KEYS_NOT_APPLIED = ("lease_seconds", "heartbeat_seconds")
 MODES = tuple(str(mode) for mode in LoopMode)
 FAILURE_MODES = ("fail_fast", "best_effort")
 ENGINES = ("auto", "local", "spark")
@@ -114,6 +115,7 @@ class _Reader:
             is_best_effort=None if failure_mode is None else failure_mode == "best_effort",
             frame=self._frame(spec, mode),
             fanout=self._fields(spec, "fanout", FANOUT_FIELDS, "fanout", "spec"),
+            locality=self._fields(spec, "locality", LOCALITY_FIELDS, "locality", "spec"),
             cursor=self._cursor(loop) if "cursor" in loop else None,
             place=self._place,
         )
@@ -218,7 +220,7 @@ class _Reader:
                 try:
                     checked(fields, {key: value})
                 except FieldInvalid as error:
-                    hint = self._findings.suggestion(str(value), ("row", "frame", "whole_frame"))
+                    hint = self._findings.suggestion(str(value), ("row", "frame", "whole_frame", *DISTANCES))
                     self.error(code, f"{where}.{error}{hint}", *keys, name, key)
         return {key: value for key, value in block.items() if key in fields and value is not None}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from noetl.core.errors import PlaybookInvalid, Problem
 from noetl.core.playbook.document import Document, Findings, read_document
 from noetl.core.playbook.keychain.reading import read_keychain
+from noetl.core.playbook.limits.reading import check_limits, read_limits
 from noetl.core.playbook.model import Playbook, Step
 from noetl.core.playbook.reading.executor import read_executor
 from noetl.core.playbook.reading.loops import fanned_out
@@ -28,8 +29,6 @@ ROOT_KEYS = (
     "workflow",
     "limits",
 )
-# Parts of the language that this release does not run.  They are refused, never ignored.
-UNSUPPORTED_ROOT = ("limits",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +68,15 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
     if not isinstance(workload, dict):
         findings.error("workload_shape", "workload must be a mapping", ("workload",))
         workload = {}
-    tools = Tools(kinds=kinds, workbook=read_workbook(root.get("workbook"), findings, kinds))
+    limits = read_limits(root.get("limits"), findings)
+    tools = Tools(kinds=kinds, workbook=read_workbook(root.get("workbook"), findings, kinds), limits=limits)
     keychain = read_keychain(root.get("keychain"), findings)
     steps = read_steps(root.get("workflow"), findings, tools)
     spec, timeout = read_executor(root.get("executor"), findings, [step.name for step in steps], kinds)
     if not steps:
         return None
     _check_targets(steps, findings)
+    check_limits(limits, steps, findings)
     steps = fanned_out(spec, steps)
     entry = spec.get("entry_step") or ("start" if any(s.name == "start" for s in steps) else steps[0].name)
     final_step = spec.get("final_step")
@@ -93,6 +94,7 @@ def _read_root(root: object, findings: Findings, kinds: frozenset[str]) -> Playb
         timeout_seconds=execution_timeout(spec, findings),
         spec=root["spec"] if isinstance(root.get("spec"), dict) else None,
         keychain=keychain,
+        limits=limits,
     )
 
 
@@ -104,9 +106,6 @@ def _check_root(root: Mapping[str, object], findings: Findings) -> None:
         findings.error("document_kind", f"kind must be Playbook, not {kind!r}", ("kind",))
     if "vars" in root:
         findings.error("root_vars", "root key 'vars' is retired: use workload or ctx", ("vars",))
-    for key in UNSUPPORTED_ROOT:
-        if root.get(key):
-            findings.error("unsupported", f"root key {key!r} is not supported by this release", (key,))
     for key in root:
         if key in ("spec", "tracing"):
             findings.warn("deprecated_root_key", f"root key {key!r} is deprecated", (key,))

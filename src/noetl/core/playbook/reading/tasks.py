@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from noetl.core.limits import TASKS_PER_STEP_MAX
+from noetl.core.permits.rates import Allowance
 from noetl.core.playbook.document import Findings, Path, Spot
+from noetl.core.playbook.limits.reading import FIELD as LIMIT
+from noetl.core.playbook.limits.reading import read_limit
 from noetl.core.playbook.model import Task
 from noetl.core.playbook.reading.kinds import COMMON_KEYS, check_fields, read_kind
 from noetl.core.playbook.reading.policy import read_policy
@@ -25,6 +28,7 @@ class Tools:
 
     kinds: frozenset[str]
     workbook: Mapping[str, Entry] = field(default_factory=dict)
+    limits: Mapping[str, Allowance] = field(default_factory=dict)
 
 
 def read_tasks(
@@ -126,6 +130,7 @@ class _Reader:
             fails_unmatched=unmatched,
             timeout=fields.get("timeout", fields.get("timeout_seconds")),
             output=tool_hints(fields, spot),
+            limit=read_limit(fields.get(LIMIT), own if LIMIT in called else spot, self._tools.limits),
             place=spot.place,
         )
 

@@ -12,7 +12,9 @@ from noetl.core.playbook.reading.kinds import read_kind
 KIND = "workbook"
 ENTRY_KEYS = frozenset(("name", "tool", "input", "args", "desc", "description", "assert", "kind", "title"))
 # What the step that uses an entry says about its own task; everything else is the entry's.
-_CALL_KEYS = frozenset(("spec", "set", "output", "output_select", "timeout", "timeout_seconds", "retry", "auth"))
+_CALL_KEYS = frozenset(
+    ("spec", "set", "output", "output_select", "timeout", "timeout_seconds", "retry", "auth", "limit")
+)
 _SELECTING_KEYS = frozenset(("kind", "name", "task", "input", "args", "desc", "assert"))
 
 

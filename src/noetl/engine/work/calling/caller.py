@@ -40,6 +40,7 @@ class Caller:
         self, parts: WorkerParts, message: CommandMessage, *, playbook: CompiledPlaybook, names: Mapping[str, object]
     ) -> None:
         self._tools = parts.tools
+        self._opening: dict[str, bool] = {}
         self._open_log = None if parts.logs is None else partial(parts.logs.of, message)
         self._redactor = Redactor()
         self.scripts = Scripts(parts, message)
@@ -47,7 +48,8 @@ class Caller:
         owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
         self._reader = Reader(parts.payloads, **owner)
         self.sink = PayloadBodySink(parts.payloads, redactor=self._redactor, **owner)
-        self.tables = CallTables(parts.payloads, redactor=self._redactor, **owner)
+        is_shared = parts.shares_frame_rows or "stage" not in message.body
+        self.tables = CallTables(parts.payloads, redactor=self._redactor, is_shared=is_shared, **owner)
         self.datasets = CallDatasets(parts.payloads, redactor=self._redactor, **owner)
         self.artifacts = Artifacts(parts.payloads, redactor=self._redactor, **owner)
         self.jobs = CommandJobs(
@@ -55,9 +57,13 @@ class Caller:
         )
 
     def opens_tables(self, kind: str) -> bool:
-        """Whether a tool takes the tables of its input as tables."""
-        tool: object = self._tools.get(kind)
-        return isinstance(tool, OpensTables) and tool.opens_tables
+        """Whether a tool takes the tables of its input as tables.  Looked up once: every row asks, and a look at what a
+        protocol wants costs as much as a template."""
+        known = self._opening.get(kind)
+        if known is None:
+            tool: object = self._tools.get(kind)
+            known = self._opening[kind] = isinstance(tool, OpensTables) and tool.opens_tables
+        return known
 
     async def run(self, kind: str, call: ToolCall) -> ToolResult:
         tool = self._tools.get(kind)

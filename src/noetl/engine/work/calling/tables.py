@@ -19,10 +19,14 @@ from noetl.ports.data.tables import EncodedTable, LandingPlace, OpenTable
 
 class CallTables:
     """The sink that a tool is given.  A small table waits here for the fact of its command, a large one is durable when
-    `keep` returns; no secret that the redactor has seen is in either."""
+    `keep` returns; no secret that the redactor has seen is in either.  Without `is_shared` nothing goes into shared
+    memory."""
 
-    def __init__(self, payloads: Payloads, *, tenant_id: str, organization_id: str, redactor: Redactor) -> None:
+    def __init__(
+        self, payloads: Payloads, *, tenant_id: str, organization_id: str, redactor: Redactor, is_shared: bool = True
+    ) -> None:
         self._payloads = payloads
+        self._is_shared = is_shared
         self._redactor = redactor
         self._owner = {"tenant_id": tenant_id, "organization_id": organization_id}
         self._waiting: list[Payload] = []
@@ -35,7 +39,9 @@ class CallTables:
             raise ToolFailed(Failure(kind="storage_access", code="NO_STORE", message=message))
         scrub = self._redactor.scrub if self._redactor.has_learnt else None
         bytes_max = self._payloads.small_bytes_max
-        kept = await tables.keep_unless_small(source, scrub=scrub, bytes_max=bytes_max, **self._owner)
+        kept = await tables.keep_unless_small(
+            source, scrub=scrub, bytes_max=bytes_max, is_shared=self._is_shared, **self._owner
+        )
         if isinstance(kept, Reference):
             return kept.to_json()
         payload = await self._addressed(kept)
@@ -49,7 +55,7 @@ class CallTables:
 
     async def landing_place(self) -> LandingPlace | None:
         tables = self._payloads.tables
-        return None if tables is None else await tables.landing_place()
+        return None if tables is None or not self._is_shared else await tables.landing_place()
 
     async def _addressed(self, table: EncodedTable) -> Payload:
         payload = address(table.content, media_type=MEDIA_ARROW, store=STORE_SMALL, **self._owner)

@@ -34,6 +34,7 @@ from noetl.engine.work.frames.outcomes import (
     ranges_of,
     unclaimed_fact,
 )
+from noetl.engine.work.frames.profile import FrameProfile
 from noetl.engine.work.keeping import kept_document
 from noetl.engine.work.names import LOOP_NAMES, bound_names, partly_written, variables_of, with_open
 from noetl.engine.work.parting import read_parted
@@ -86,6 +87,7 @@ class FrameRun:
         self._waiting: deque[int] = deque()
         self._is_draining = False
         self._is_over = asyncio.Event()
+        self._profile = FrameProfile()
         self._persisted_writes = 0
         self._writes: list[dict[str, Any]] = []
         self._variables: dict[str, object] = {}
@@ -127,7 +129,7 @@ class FrameRun:
             return await self._facts.child_started(self._message, self._stopped)
         wall_ms = round((clock.monotonic() - started) * 1000, 3)
         ran = len(self._items) if self._is_framewise else len(self._records) - known
-        return await self._fact({"rows": ran, "wall_ms": wall_ms})
+        return await self._fact({"rows": ran, "wall_ms": wall_ms, "tasks": self._profile.to_json()}, wall_ms)
 
     async def _claim(self) -> Fact | None:
         """Take the rows of a cursor.  The end of the frame when there are none, or none can be had."""
@@ -217,7 +219,7 @@ class FrameRun:
         item = self._items if self._is_framewise else self._items[index - self._first]
         names = self._row_names.injected(index, item)
         row = None if self._is_framewise else index
-        return RowScope(names, self._variables, self._caller, self._above_tasks, row)
+        return RowScope(names, self._variables, self._caller, self._above_tasks, row, self._profile)
 
     def _note(self, index: int, ended: Ended) -> None:
         """Remember how a row ended."""
@@ -291,7 +293,7 @@ class FrameRun:
             return False
         return True
 
-    async def _fact(self, profile: Mapping[str, float]) -> Fact:
+    async def _fact(self, profile: Mapping[str, object], wall_ms: float) -> Fact:
         """Everything about the frame, its rows' outcomes by reference."""
         first, stage = self._first, self._stage
         count = 1 if self._is_framewise else len(self._items)
@@ -306,7 +308,7 @@ class FrameRun:
         breaks = sum(record is not None and "b" in record for record in records)
         if breaks:
             meta["breaks"] = breaks
-        warnings = exceeded(stage, wall_ms=profile["wall_ms"], size=kept.size)
+        warnings = exceeded(stage, wall_ms=wall_ms, size=kept.size)
         if warnings or self._warnings:
             meta["warnings"] = [*warnings, *self._warnings][:WARNINGS_MAX]
         if self._jobs:

@@ -16,7 +16,7 @@ class FrameNames:
         assert step.loop is not None
         self._iterator = step.loop.loop.iterator
         self._is_hidden = self._iterator in reserved
-        self._is_cursor = "cursor" in stage
+        self._is_cursor = "cursor" in stage or "claimed" in stage
         self._first: int = stage["first"]
         self._number: int = stage["number"] - 1
         self._total: int | None = None if self._is_cursor else stage["total"]

@@ -9,8 +9,11 @@ from noetl.core import kinds
 from noetl.core.expression import OutputView, view_of
 from noetl.core.playbook.compiled import CompiledStep
 from noetl.core.reference import MEDIA_JSON, Result
+from noetl.engine.payloads import Payloads
 from noetl.engine.results import failed_view
 from noetl.engine.work.facts import Facts
+from noetl.engine.work.frames.dead_letters import dead_letter
+from noetl.engine.work.frames.gathered import with_gathered
 from noetl.engine.work.pipeline.outcome import atom_document
 from noetl.ports.session import CommandMessage, Fact
 
@@ -31,9 +34,15 @@ def cursor_result(stage: Mapping[str, Any]) -> dict[str, object]:
     }
 
 
-async def seal_cursor(facts: Facts, message: CommandMessage, step: CompiledStep) -> Fact:
-    stage: Any = message.body["stage"]
+async def seal_cursor(facts: Facts, payloads: Payloads, message: CommandMessage, step: CompiledStep) -> Fact:
+    owner = {"tenant_id": message.tenant_id, "organization_id": message.organization_id}
+    given: Any = message.body["stage"]
+    stage = await with_gathered(payloads, given, **owner)
     failure, value = stage["failure"], cursor_result(stage)
+    letters = await dead_letter(payloads, message, stage)
+    meta: dict[str, object] = {}
+    if letters:
+        meta["dead_letter"] = value["dead_letter"] = letters[0].reference.to_json()
     payload = await facts.keep(message, value, MEDIA_JSON)
     context: dict[str, object] = {}
     if step.atoms:
@@ -48,7 +57,8 @@ async def seal_cursor(facts: Facts, message: CommandMessage, step: CompiledStep)
         result=Result(
             status="ok" if failure is None else "error", reference=payload.reference, context=context
         ).to_json(),
-        payloads=[payload],
+        payloads=[payload, *letters],
+        meta=meta,
     )
 
 

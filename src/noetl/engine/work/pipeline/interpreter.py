@@ -21,9 +21,6 @@ from noetl.core.limits import (
     PIPELINE_TASKS_MAX,
     RETRY_WAIT_IN_WORKER_SECONDS_MAX,
     RETRY_WAIT_SECONDS_MAX,
-    TASK_TIMEOUT_SECONDS_BY_KIND,
-    TASK_TIMEOUT_SECONDS_DEFAULT,
-    WARNINGS_MAX,
 )
 from noetl.core.playbook.compiled import CompiledPlaybook, CompiledRule, CompiledStep, CompiledTask
 from noetl.core.playbook.keychain.secrecy import reads_secrets
@@ -36,16 +33,18 @@ from noetl.engine.stored.sources import settled
 from noetl.engine.stored.unavailable import LOST, UNSTORED, failed_by, unstored
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import PLAYBOOK, ChildOutcome, ChildRequest, caller_of, child_request
+from noetl.engine.work.frames.profile import Cost
 from noetl.engine.work.logs.task_log import TaskLog
 from noetl.engine.work.names import bound_names, plain_context, variables_of
 from noetl.engine.work.parts import WorkerParts
 from noetl.engine.work.pipeline.assigning import Assigning
 from noetl.engine.work.pipeline.given import Given, given_of
+from noetl.engine.work.pipeline.limiting import Limiting
 from noetl.engine.work.pipeline.outcome import TaskOutcome
 from noetl.engine.work.pipeline.producers import Producers
 from noetl.engine.work.pipeline.rendering import Rendering
-from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, wait_of
-from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait
+from noetl.engine.work.pipeline.retry import attempts_of, retry_delay, usual_timeout, wait_of
+from noetl.engine.work.pipeline.run import Ended, RowScope, Run, Wait, Warn
 from noetl.engine.work.pipeline.scope import PipelineScope
 from noetl.engine.work.pipeline.storing import stored_outcome
 from noetl.ports.session import CommandMessage
@@ -95,10 +94,12 @@ class Pipeline:
         # The claim of a frame is confirmed before its first row.
         self._is_confirmed = row is not None
         self._ended = Ended(run)
+        self._warn = Warn(self._ended.warnings, self._caller)
         self._rendering = Rendering(
             parts, message, strict=playbook.playbook.strict_templates, warnings=self._ended.warnings
         )
         self._run = run
+        self._limiting = Limiting(parts.permits, message, playbook=playbook, warn=self._warn)
         self._producers = Producers(step, run, self._scope, message.body)
         self._assigning = Assigning(
             names,
@@ -219,17 +220,25 @@ class Pipeline:
     async def _call(self, task: CompiledTask, attempt: int) -> TaskOutcome:
         names = self._names
         names["_task"], names["_attempt"] = task.label, attempt
-        started, started_at = self._clock.monotonic(), self._clock.now()
+        started = self._clock.monotonic()
+        is_looked_at = self._is_looked_at(task)
+        started_at = self._clock.now() if is_looked_at else ""
         value: object = None
         failure, facts, traceback = None, None, None
+        rendered: float | None = None
         try:
             call = await self._prepare(task)
+            rendered = self._clock.monotonic()
             await self._begin()
-            if task.kind == PLAYBOOK:
-                raise _Stop(child=await self._child(call))
-            result = await self._caller.run(task.kind, call)
-            value = self._caller.value_of(result)
-            await settled(lambda: primed(value))
+            if task.limit is None:
+                result = await self._tool(task, call)
+            else:
+                async with self._limiting.permit(task.limit):
+                    result = await self._tool(task, call)
+            value = result.value
+            if result.parts:
+                value = self._caller.value_of(result)
+                await settled(lambda: primed(value))
             failure, facts, traceback = result.failure, result.facts, result.traceback
             if result.job is not None:
                 self._run.note_job(task.label, attempt, result.job, row=None if self._row is None else self._row.index)
@@ -240,19 +249,38 @@ class Pipeline:
         except NoetlError as error:
             failure = failed_by(error, self._step.name, task.label)
         # What follows is recorded: rules, writes and messages see no more of the input than may be.
-        if "input" in names:
+        if is_looked_at and task.input.source and "input" in names:
             names["input"] = self._caller.scrubbed_value(names["input"])
+        ended, waited = self._clock.monotonic(), self._limiting.waited_seconds()
+        if self._row is not None and self._row.profile is not None:
+            at = ended if rendered is None else rendered
+            cost = Cost(at - started, ended - at - waited, waited)
+            self._row.profile.add(task.label, task.kind, cost, has_failed=failure is not None)
         outcome = TaskOutcome(
             value=value,
             failure=None if failure is None else self._caller.scrubbed_failure(failure),
             attempt=attempt,
-            duration_ms=round((self._clock.monotonic() - started) * 1000, 3),
+            duration_ms=round((ended - started - waited) * 1000, 3),
+            limit_ms=round(waited * 1000, 3),
             started_at=started_at,
             traceback=traceback,
             facts=facts,
         )
         self._log(task, outcome)
         return outcome
+
+    def _is_looked_at(self, task: CompiledTask) -> bool:
+        """Whether anybody may ask how the task ran.  Of a row that ends with it nobody does."""
+        return self._row is None or not self._is_last_word(task) or task.label in self._step.kept
+
+    def _is_last_word(self, task: CompiledTask) -> bool:
+        """Whether nothing in the pipeline comes behind a task: no other one, no rule, no `set`."""
+        return self._run.index + 1 == len(self._step.tasks) and not task.rules and not task.sets
+
+    async def _tool(self, task: CompiledTask, call: ToolCall) -> ToolResult:
+        if task.kind == PLAYBOOK:
+            raise _Stop(child=await self._child(call))
+        return await self._caller.run(task.kind, call)
 
     async def _begin(self) -> None:
         """Nothing has an effect before the claim is in the ledger; everything before was preparation."""
@@ -291,7 +319,8 @@ class Pipeline:
                 fields[name] = compiled.source
             else:
                 fields[name] = await self._field(compiled, task, name, scope)
-        timeout = await self._timeout(task)
+        usual = usual_timeout(task.kind, self._playbook.playbook.task_timeout_seconds)
+        timeout = usual if task.timeout is None else await self._timeout(task, usual)
         call = ToolCall(
             fields=fields,
             input=given.plain,
@@ -319,6 +348,8 @@ class Pipeline:
 
     async def _input(self, task: CompiledTask) -> Given:
         """The input of a task.  A tool that opens tables is given those that are in it."""
+        if not task.input.source:
+            return Given({})
         if not self._caller.opens_tables(task.kind) or reads_secrets(task.input):
             return Given(_mapping(await self._field(task.input, task, "input", self._names)))
         try:
@@ -341,9 +372,7 @@ class Pipeline:
 
     async def _ask(self, call: ToolCall, fields: Mapping[str, object]) -> ToolResult:
         """Ask for a script that is elsewhere."""
-        limit = min(
-            call.timeout_seconds, wait_of("timeout", fields.get("timeout"), TASK_TIMEOUT_SECONDS_BY_KIND["http"])
-        )
+        limit = min(call.timeout_seconds, wait_of("timeout", fields.get("timeout"), usual_timeout("http", None)))
         wanted = {name: value for name, value in fields.items() if name != "timeout"}
         asked = replace(call, fields=wanted, input={}, timeout_seconds=limit, sink=None, log=None)
         return await self._caller.run("http", asked)
@@ -363,24 +392,20 @@ class Pipeline:
             self._warn(f"code is run as it is: {', '.join(sorted(missing))} not defined")
         return bool(compiled.roots) and not missing
 
-    async def _timeout(self, task: CompiledTask) -> float:
-        usual = TASK_TIMEOUT_SECONDS_BY_KIND.get(task.kind, TASK_TIMEOUT_SECONDS_DEFAULT)
-        default = self._playbook.playbook.task_timeout_seconds or usual
-        if task.timeout is None:
-            return default
-        return wait_of("timeout", await self._value(task.timeout, task, "timeout"), default)
+    async def _timeout(self, task: CompiledTask, usual: float) -> float:
+        assert task.timeout is not None
+        return wait_of("timeout", await self._value(task.timeout, task, "timeout"), usual)
 
     # --- policy --------------------------------------------------------------------------------------------
 
     def _remember(self, task: CompiledTask, outcome: TaskOutcome) -> None:
         run = self._run
-        is_last = run.index + 1 == len(self._step.tasks)
         if task.label not in run.order or run.order[-1] != task.label:
             if task.label in run.order:
                 run.order.remove(task.label)
             run.order.append(task.label)
         run.results[task.label] = outcome.value if outcome.failure is None else rooted(outcome.view())
-        if is_last and not task.rules and not task.sets:
+        if self._is_last_word(task):
             return
         self._scope.outcome(run, task.label, outcome)
 
@@ -463,10 +488,6 @@ class Pipeline:
             return await self._caller.secrets.render(self._rendering, value, names)
         except TemplateFailed as error:
             raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
-
-    def _warn(self, message: str) -> None:
-        if len(self._ended.warnings) < WARNINGS_MAX:
-            self._ended.warnings.append(self._caller.scrubbed(message))
 
     def _log(self, task: CompiledTask, outcome: TaskOutcome) -> None:
         if len(self._ended.tasks) < _LOG_TASKS_MAX:

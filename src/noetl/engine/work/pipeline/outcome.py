@@ -96,6 +96,8 @@ class TaskOutcome:
     reference: Mapping[str, object] | None = None
     """Where the value is, when it was stored on its own and counts as external."""
     extras: Mapping[str, object] | None = None
+    limit_ms: float = 0.0
+    """What it waited for a permit of its limit, which is no part of its duration."""
 
     def output(self) -> OutputView:
         """`output` in policy rules and in the fields of the next task."""
@@ -127,6 +129,8 @@ class TaskOutcome:
         entry: dict[str, object] = {"task": label, "ms": self.duration_ms}
         if self.attempt > 1:
             entry["attempt"] = self.attempt
+        if self.limit_ms > 0:
+            entry["limit_ms"] = self.limit_ms
         if self.failure is not None:
             entry["error"] = self.failure.kind
         return entry

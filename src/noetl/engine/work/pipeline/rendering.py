@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from noetl.core.expression import Absent, CompiledValue, Template, loaded, render, render_value, render_with_parts
+from noetl.core.expression import (
+    Absent,
+    CompiledValue,
+    Template,
+    loaded,
+    render,
+    render_value,
+    render_with_parts,
+    sole_template,
+)
 from noetl.core.limits import TEMPLATE_SECONDS_MAX, WARNINGS_MAX
 from noetl.core.results.parts import joined
 from noetl.engine.stored.sources import settled
@@ -60,9 +69,11 @@ class Rendering:
     def _drawn(self, value: CompiledValue | Template, names: Mapping[str, object], now: str | None) -> object:
         warnings: list[str] = []
         options: dict[str, Any] = {"now": now, "strict": self._strict, "warnings": warnings, "random": self._pick_below}
-        if isinstance(value, Template):
-            found = render(value, names, **options)
+        template = sole_template(value)
+        if template is not None:
+            found = render(template, names, **options)
         else:
+            assert isinstance(value, CompiledValue)
             found = render_value(value, names, **options)
         if warnings:
             # Not before: what is noted while something is missing is noted again when it is there.

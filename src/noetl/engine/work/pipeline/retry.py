@@ -1,11 +1,11 @@
-"""How often a task is tried and how long a retry waits."""
+"""How often a task is tried, how long a retry waits, and how long a task may take."""
 
 from __future__ import annotations
 
 import math
 
 from noetl.core.errors import Failure, ToolFailed
-from noetl.core.limits import RETRY_WAIT_SECONDS_MAX
+from noetl.core.limits import RETRY_WAIT_SECONDS_MAX, TASK_TIMEOUT_SECONDS_BY_KIND, TASK_TIMEOUT_SECONDS_DEFAULT
 from noetl.core.playbook.reading.timeouts import seconds_of
 
 
@@ -41,6 +41,11 @@ def wait_of(name: str, value: object, default: float) -> float:
     if seconds is None or seconds < 0:
         raise _wrong(f"{name} must be a time such as 30s, 5m or seconds, not {value!r}")
     return seconds
+
+
+def usual_timeout(kind: str, declared: float | None) -> float:
+    """Seconds that a task may take which says nothing itself; `declared` is what its playbook says of all."""
+    return declared or TASK_TIMEOUT_SECONDS_BY_KIND.get(kind, TASK_TIMEOUT_SECONDS_DEFAULT)
 
 
 def _wrong(message: str) -> ToolFailed:

@@ -13,6 +13,7 @@ from noetl.core.expression import View
 from noetl.core.reference import Payload
 from noetl.engine.work.calling.caller import Caller
 from noetl.engine.work.children import ChildOutcome, ChildRequest
+from noetl.engine.work.frames.profile import FrameProfile
 from noetl.engine.work.pipeline.outcome import TaskOutcome
 
 
@@ -91,6 +92,19 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
+class Warn:
+    """Notes what a pipeline must tell.  No method of the pipeline: one that knows itself would not be gone when it is
+    forgotten, and there is one for every row."""
+
+    warnings: list[str]
+    caller: Caller
+
+    def __call__(self, message: str) -> None:
+        if len(self.warnings) < limits.WARNINGS_MAX:
+            self.warnings.append(self.caller.scrubbed(message))
+
+
+@dataclass(frozen=True, slots=True)
 class RowScope:
     """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
     these names, the context is at hand, and `reserved` names are the same for all rows."""
@@ -101,3 +115,5 @@ class RowScope:
     reserved: frozenset[str]
     index: int | None = None
     """Of the row in its loop; None when the whole frame is one run."""
+    profile: FrameProfile | None = None
+    """Where the costs of its tasks are added."""

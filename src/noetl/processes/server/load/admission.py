@@ -20,6 +20,7 @@ from noetl.processes.server.problems import of_error
 
 STARTING, OTHER = "starting", "other"
 _STARTING_PATHS = ("/api/executions", "/api/execute")
+_EXECUTIONS, _RETRY = "/api/executions/", "/retry"
 _CATALOG = "/api/catalog"
 _RETRY_SECONDS_MAX = 10.0
 _ALWAYS = 16
@@ -125,7 +126,9 @@ class Admission:
 
 
 def sort_of(path: str) -> str:
-    return STARTING if path in _STARTING_PATHS or path.startswith(_CATALOG) else OTHER
+    is_start = path in _STARTING_PATHS or path.startswith(_CATALOG)
+    is_start = is_start or (path.startswith(_EXECUTIONS) and path.endswith(_RETRY))
+    return STARTING if is_start else OTHER
 
 
 def _size_of(scope: Scope) -> int:

@@ -7,6 +7,7 @@ from pydantic import BaseModel, Field
 from starlette.requests import Request
 from starlette.responses import Response
 
+from noetl.ports.serving.roster import SessionRow
 from noetl.ports.serving.runtimes import Runtime
 from noetl.ports.serving.shards import OwnedShard
 from noetl.processes.server.bodies import answer
@@ -44,8 +45,18 @@ class RuntimeView(BaseModel):
     is_alive: bool
 
 
+class WorkerSessionView(BaseModel):
+    session_id: str
+    worker_id: str
+    pool: str
+    kinds: list[str] | None = Field(description="of tasks that it can run; null for all")
+    slots: int
+    place: dict[str, str] = Field(description="region, zone, cluster and node, as far as it says")
+
+
 class RuntimesView(BaseModel):
     runtimes: list[RuntimeView]
+    sessions: list[WorkerSessionView]
 
 
 def router(books: ServerBooks) -> APIRouter:
@@ -58,8 +69,10 @@ def router(books: ServerBooks) -> APIRouter:
 
     @found.get("/api/runtimes", responses={200: {"model": RuntimesView}})
     async def runtimes(_request: Request) -> Response:
-        """The processes that are alive, and those that died lately; the newest first."""
-        return answer({"runtimes": [_runtime(one) for one in await books.runtimes.known()]})
+        """The processes that are alive, and those that died lately; the newest first.  And the worker sessions of all
+        servers, with the places where the workers are."""
+        known, living = await books.runtimes.known(), await books.roster.living()
+        return answer({"runtimes": [_runtime(one) for one in known], "sessions": [_session(one) for one in living]})
 
     return found
 
@@ -80,6 +93,17 @@ def _shard(one: OwnedShard) -> dict[str, object]:
         "lag": last - head.decided_position,
         "projected_position": one.projected_position,
         "projection_lag": None if one.projected_position is None else max(last - one.projected_position, 0),
+    }
+
+
+def _session(one: SessionRow) -> dict[str, object]:
+    return {
+        "session_id": str(one.session_id),
+        "worker_id": one.worker_id,
+        "pool": one.pool,
+        "kinds": None if one.kinds is None else sorted(one.kinds),
+        "slots": one.slots,
+        "place": one.place.to_json(),
     }
 
 

@@ -17,6 +17,7 @@ from noetl.core.kinds import KINDS
 from noetl.core.limits import EVENTS_ROWS_MAX, LIST_ROWS_MAX, REQUEST_BYTES_MAX, WAIT_SECONDS_MAX
 from noetl.engine.catalog import Found
 from noetl.engine.executions import Origin, StartRequest, Unserved
+from noetl.engine.forking.retrying import RetryRequest
 from noetl.engine.projecting.status import has_ended
 from noetl.ports.catalog import is_catalog_id
 from noetl.ports.projections import ShownExecution
@@ -72,6 +73,14 @@ def router(parts: ApiParts) -> APIRouter:
         status_code=202,
         responses={202: {"model": models.CancelledView}},
         openapi_extra=models.keyed(models.CancelBody, required=False),
+    )
+    found.add_api_route(
+        "/api/executions/{execution_id}/retry",
+        routes.retry,
+        methods=["POST"],
+        status_code=201,
+        responses={201: {"model": models.RetriedView}},
+        openapi_extra=models.keyed(models.RetryBody),
     )
     return found
 
@@ -226,6 +235,17 @@ class _Routes:
                 if await self._service.has_ended(execution_id, **owner):
                     return
                 yield b": waiting\n\n"
+
+    async def retry(self, request: Request, execution_id: str) -> Response:
+        """Start an execution that runs the items of loops again that failed or never ran; with an Idempotency-Key at
+        most once."""
+        if self._parts.only_reads:
+            raise HostUnavailable("this host only reads and leaves in a moment: try again")
+        body = await read_document(request, models.RetryBody, limit=REQUEST_BYTES_MAX)
+        identity, key = execution_id_of(execution_id), idempotency_key_of(request)
+        wanted = RetryRequest(execution_id=identity, step=body.step, idempotency_key=key, **owner_of(request))
+        started = await self._parts.retries.failed_items(wanted)
+        return answer({"execution_id": str(started.execution_id), "retry_of": str(identity)}, 201)
 
     async def cancel(self, request: Request, execution_id: str) -> Response:
         """Ask for the end of an execution.  Asking again changes nothing."""

@@ -10,8 +10,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noetl.core.errors import RequestInvalid
-from noetl.core.limits import ERROR_MESSAGE_CHARS_MAX, FACTS_BYTES_MAX, FRAME_ROWS_MAX
-from noetl.engine.frames import Commit, FrameService
+from noetl.core.limits import ERROR_MESSAGE_CHARS_MAX, FACTS_BYTES_MAX, FRAME_ROWS_MAX, PLACE_NAME_CHARS_MAX
+from noetl.core.locator.locality import DISTANCES, Place, distance_named
+from noetl.engine.frames import Commit, FrameService, Wanted
 from noetl.ports.session import CommandMessage
 from noetl.processes.server import models, wire
 from noetl.processes.server.bodies import answer, execution_id_of, idempotency_key_of
@@ -20,6 +21,17 @@ from noetl.processes.server.routes.documents import read_document
 
 FRAMES_AT_ONCE_MAX = 64
 Named = Annotated[str, Path(description="`<execution_id>/<id>`, percent-encoded", max_length=400)]
+
+
+class FrameLocality(BaseModel):
+    """Near which data a worker wants frames, and how far from theirs it takes them while somebody nearer can: `node`,
+    `cluster`, `zone`, `region` or `any`."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    prefer_node: str | None = Field(default=None, min_length=1, max_length=PLACE_NAME_CHARS_MAX)
+    prefer_zone: str | None = Field(default=None, min_length=1, max_length=PLACE_NAME_CHARS_MAX)
+    max_distance: str | None = Field(default=None, max_length=100)
 
 
 class FrameClaimBody(BaseModel):
@@ -31,6 +43,7 @@ class FrameClaimBody(BaseModel):
     requested_count: int = Field(default=1, ge=1, le=FRAMES_AT_ONCE_MAX)
     worker_slot: str | None = Field(default=None, max_length=200)
     frame_index: int | None = Field(default=None, ge=0, le=2**53)
+    locality: FrameLocality = Field(default_factory=FrameLocality)
 
 
 class RowRecord(BaseModel):
@@ -102,6 +115,18 @@ def router(frames: FrameService, *, lease_seconds: float) -> APIRouter:
     return found
 
 
+def _wanted(body: FrameClaimBody, key: str | None) -> Wanted:
+    locality, word = body.locality, body.locality.max_distance
+    if word is not None and word not in DISTANCES:
+        raise RequestInvalid(f"locality.max_distance: there is no distance {word!r}: there are {', '.join(DISTANCES)}")
+    return Wanted(
+        count=body.requested_count,
+        key=key,
+        near=Place(node=locality.prefer_node, zone=locality.prefer_zone),
+        max_distance=None if word is None else distance_named(word),
+    )
+
+
 class _Routes:
     def __init__(self, frames: FrameService, lease_seconds: float) -> None:
         self._frames = frames
@@ -118,8 +143,7 @@ class _Routes:
             execution_id,
             stage_id,
             session_id=wire.session_id_of(body.worker_id),
-            count=body.requested_count,
-            key=key,
+            wanted=_wanted(body, key),
             owner=owner_of(request),
         )
         return answer({"frames": [self._view(message) for message in messages]})

@@ -13,6 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from noetl.core.errors import LeaseLost, NoetlError, RequestInvalid
 from noetl.core.limits import FACTS_BYTES_MAX, REQUEST_BYTES_MAX
+from noetl.core.locator.locality import NOWHERE, Place
 from noetl.engine.sessions.keeper import Keeper, Told
 from noetl.engine.sessions.remote import Profile, RemoteSession
 from noetl.ports.session import CommandMessage
@@ -140,7 +141,7 @@ class _Sessions:
             slots=body.slots,
             pool=body.pool,
             kinds=None if body.kinds is None else frozenset(body.kinds),
-            place=body.place,
+            place=NOWHERE if body.place is None else Place(**body.place.model_dump()),
         )
         if body.replaces is not None:
             self._keeper.replace(wire.session_id_of(body.replaces), body.worker_id)
@@ -183,7 +184,7 @@ class _Sessions:
         holds; heartbeats go on until the session is ended without `drain`."""
         number = wire.session_id_of(session_id)
         if drain:
-            held = self._keeper.drain(number).held
+            held = len(self._keeper.drain(number).held)
         else:
             held = 0
             self._keeper.end(number)

@@ -1,0 +1,170 @@
+"""What of an execution's ledger holds for a fork: everything but what is to be done again, and what followed from that.
+
+Two looks at the events, in order and page by page: one that finds out how everything ended, and one that folds what
+holds.  A step run holds when it has ended, not by the execution's own end, and no request that led to it is lost; a
+loop that is reopened holds up to the moment when it was worked off."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, NamedTuple
+
+from noetl.core import kinds
+from noetl.core.event import Event
+from noetl.core.execution.admission import FAILING
+from noetl.core.execution.evolve import evolve
+from noetl.core.execution.forking.outputs import outputs_of
+from noetl.core.execution.state import ExecutionState, Stage
+from noetl.core.results.frames import FRAME_EVENTS, Frames
+
+_IDENTITY = re.compile(r"(.*)#(\d+)(?:/(?:eval/\d+|seal|\d+))?", re.DOTALL)
+_EXECUTION = frozenset(
+    (kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED, kinds.EXECUTION_CANCELLED, kinds.CANCEL_REQUESTED)
+)
+
+
+class StepRun(NamedTuple):
+    step: str
+    run: int
+
+
+def run_of(event: Event) -> StepRun | None:
+    """The step run that an event is about; None for one about the execution itself."""
+    meta: Any = event.meta
+    if event.event_type == kinds.STEP_DECIDED:
+        return StepRun(str(meta["step"]), int(meta["run"]))
+    identity = event.command_id or event.stage_id
+    if event.event_type == kinds.TIMER_FIRED:
+        kind, _, rest = str(meta["name"]).partition("/")
+        identity = rest if kind == "step" else rest.rpartition("/")[0]
+    found = _IDENTITY.fullmatch(identity) if identity else None
+    return None if found is None else StepRun(found[1], int(found[2]))
+
+
+class Survey:
+    """How the step runs of an execution ended."""
+
+    def __init__(self) -> None:
+        self.first: Event | None = None
+        self.position = 0
+        self.is_terminal = False
+        self.holding: set[StepRun] = set()
+        """Step runs that have ended and need not be repeated."""
+        self.unfinished: list[StepRun] = []
+        """Loops of which some items failed or never ran, in the order in which they were worked off."""
+
+    def see(self, event: Event) -> None:
+        meta: Any = event.meta
+        self.first = self.first or event
+        self.position = event.position
+        self.is_terminal = self.is_terminal or kinds.KINDS[event.event_type].closes
+        run = run_of(event)
+        if run is None:
+            return
+        if event.event_type == kinds.STEP_DECIDED and meta["outcome"] != "failed" and meta.get("reason") != FAILING:
+            self.holding.add(run)
+        elif event.event_type == kinds.LOOP_DONE and _has_open_items(meta):
+            self.unfinished.append(run)
+
+
+def _has_open_items(meta: dict[str, Any]) -> bool:
+    return meta["status"] != "refused" and bool(meta["done"] - meta["failed"] < meta["total"])
+
+
+class Refold:
+    """The fold of what holds, with some loops reopened."""
+
+    def __init__(self, survey: Survey, reopened: Collection[StepRun]) -> None:
+        self._survey = survey
+        self._reopened = frozenset(reopened)
+        self._begun: set[StepRun] = set()
+        self._dropped: set[StepRun] = set()
+        self._lost: set[tuple[str, str]] = set()
+        self._entry = ""
+        self._frames: dict[StepRun, Frames] = {}
+        self._found: list[StepRun] = []
+        self.state: ExecutionState | None = None
+
+    @property
+    def stages(self) -> list[tuple[Stage, Frames]]:
+        """The loops that are reopened, as they were when they were worked off, and their frames."""
+        assert self.state is not None
+        found = []
+        for run in self._found:
+            stage, frames = self.state.loop_state[run.step], self._frames.get(run, Frames())
+            if stage.cursor is None:
+                stage = stage._replace(outputs=outputs_of(stage, frames))
+            found.append((stage, frames))
+        return found
+
+    def see(self, event: Event) -> None:
+        if self.state is None:
+            self._entry = str(event.meta["entry"])
+            self.state = evolve(None, event)
+        elif event.event_type == kinds.EXECUTION_SEEDED:
+            self._fold(self._seed(event))
+        elif event.event_type not in _EXECUTION:
+            run = run_of(event)
+            if run is None:
+                return
+            if self._holds(event, run):
+                self._fold(event)
+                self._forget_output(run)
+            elif event.event_type == kinds.STEP_DECIDED:
+                targets: Any = event.meta["targets"]
+                self._lost.update((run.step, target) for target in targets)
+
+    def _seed(self, event: Event) -> Event:
+        """A part of what this execution began with: without the outcomes of a loop that does not hold."""
+        assert self.state is not None
+        if event.meta.get("step", "") in ("", *self.state.loop_state):
+            return event
+        return event._replace(meta={"n": event.meta["n"]})
+
+    def _fold(self, event: Event) -> None:
+        state = self.state
+        assert state is not None
+        self.state = evolve(state, event._replace(stream_version=state.version + 1))
+
+    def _forget_output(self, run: StepRun) -> None:
+        """Of a reopened loop its frames are looked at in the end: what the fold collects of them would only grow."""
+        state = self.state
+        stage = state.loop_state.get(run.step) if state is not None and run in self._reopened else None
+        if state is not None and stage is not None and stage.outputs and stage.outputs[-1].origin is None:
+            less = stage._replace(outputs=stage.outputs[:-1])
+            self.state = state.changed({"loop_state": {**state.loop_state, run.step: less}})
+
+    def _holds(self, event: Event, run: StepRun) -> bool:
+        if run not in self._begun:
+            self._begun.add(run)
+            if not self._may_begin(event, run):
+                self._dropped.add(run)
+                self._request_again(event, run)
+        if run in self._dropped:
+            return False
+        if run in self._reopened:
+            if event.event_type == kinds.LOOP_DONE:
+                self._dropped.add(run)
+                self._found.append(run)
+                return False
+            if event.event_type in FRAME_EVENTS:
+                self._frames.setdefault(run, Frames()).see((event,))
+        return True
+
+    def _request_again(self, event: Event, run: StepRun) -> None:
+        """A loop that this execution began with does not hold: nobody in this ledger has requested it."""
+        state = self.state
+        if state is not None and state.is_seeding:
+            parents: Any = event.meta.get("parents") or ()
+            requested = {**state.requested_steps, run.step: tuple(parents)}
+            self.state = state.changed({"requested_steps": requested})
+
+    def _may_begin(self, event: Event, run: StepRun) -> bool:
+        if run not in self._reopened and run not in self._survey.holding:
+            return False
+        parents: Any = event.meta.get("parents") or ()
+        if not parents or event.meta.get("closing") is True:
+            # The first step of all; any other begins by itself only when all is over.
+            return run == (self._entry, 1)
+        return not any((parent, run.step) in self._lost for parent in parents)

@@ -1,0 +1,1 @@
+"""Where results were made, and from there where something would best be run."""

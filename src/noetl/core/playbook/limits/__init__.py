@@ -1,0 +1,1 @@
+"""`limits` of a playbook, and the tasks that are under them."""

@@ -1,0 +1,1 @@
+"""Starting executions from the state of other ones."""

@@ -1,0 +1,1 @@
+"""Which of the connected sessions gets what: free slots, pools, being alone, being near."""

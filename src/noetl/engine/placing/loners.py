@@ -1,0 +1,82 @@
+"""Commands that must have a session to themselves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+from noetl.engine.placing.connected import Connected, Solitude
+from noetl.engine.placing.pools import Pools
+
+SOLITUDE_SECONDS_MAX = 30.0
+RESTING_SECONDS = 2.0
+
+
+class Loners:
+    """Commands that must have a session to themselves.  Those that could not yet are tried in turn.
+
+    One at a time, with a rest: much that dies alone must not keep everybody else from working."""
+
+    def __init__(self, connected: Mapping[int, Connected], pools: Pools) -> None:
+        self._connected = connected
+        self._pools = pools
+        self._resting: set[str] = set()
+        # By pool, in the order in which they are tried.
+        self._waiting: dict[str, dict[tuple[int, str], None]] = {}
+        self._waits = 0
+
+    def find(self, key: tuple[int, str], kinds: Collection[str] | None, pool: str) -> Connected | None:
+        """A session that holds nothing, and gets nothing else meanwhile.  When all are busy, one of them gets nothing
+        more until it is empty; when that takes too long, any slot will do."""
+        found = self._found(kinds, pool) if pool not in self._resting else None
+        waiting = self._waiting.setdefault(pool, {})
+        waiting.pop(key, None)
+        if found is None:
+            waiting[key] = None
+            return None
+        for held in self._connected.values():
+            # Somebody else was empty first: nobody waits for this one any more.
+            if held.pool == pool and held.solitude is Solitude.AWAITED:
+                held.solitude = Solitude.NO
+        self._resting.add(pool)
+        asyncio.get_running_loop().call_later(RESTING_SECONDS, self._rested, pool)
+        return found
+
+    def waiting(self, pool: str) -> Collection[tuple[int, str]]:
+        return self._waiting.get(pool, {}).keys()
+
+    def first_of(self, pool: str, keys: Collection[tuple[int, str]]) -> tuple[int, str] | None:
+        """The one whose turn it is among those that are still in the queue; the others are forgotten."""
+        self._waiting[pool] = {key: None for key in self._waiting.get(pool, {}) if key in keys}
+        return next(iter(self._waiting[pool]), None)
+
+    def _rested(self, pool: str) -> None:
+        self._resting.discard(pool)
+        self._pools.expect(pool)
+
+    def _found(self, kinds: Collection[str] | None, pool: str) -> Connected | None:
+        able = [held for held in self._connected.values() if held.slots > 0 and held.serves(kinds, pool)]
+        empty = next((held for held in able if held.is_empty and held.solitude is not Solitude.KEPT), None)
+        if empty is not None:
+            empty.solitude = Solitude.KEPT
+            return empty
+        in_vain = next((held for held in able if held.solitude is Solitude.IN_VAIN and held.free > 0), None)
+        if in_vain is not None:
+            in_vain.solitude = Solitude.NO
+            return in_vain
+        if able and all(held.is_shared for held in able):
+            self._waits += 1
+            self._await(min(able, key=lambda held: held.slots - held.free))
+        return None
+
+    def _await(self, held: Connected) -> None:
+        held.solitude = Solitude.AWAITED
+        later, number = asyncio.get_running_loop().call_later, self._waits
+
+        def become(before: Solitude, after: Solitude) -> None:
+            if held.solitude is before and number == self._waits:
+                held.solitude = after
+                self._pools.expect(held.pool)
+
+        later(SOLITUDE_SECONDS_MAX, become, Solitude.AWAITED, Solitude.IN_VAIN)
+        later(SOLITUDE_SECONDS_MAX + RESTING_SECONDS, become, Solitude.IN_VAIN, Solitude.NO)

@@ -1,0 +1,1 @@
+"""Shared limits: what workers say about them, and how they stand."""

@@ -1,0 +1,247 @@
+"""Loops over many rows with several workers: nothing is lost wherever one of them dies, an empty answer of a table
+whose rows are locked ends nothing, and no more runs at a time than was allowed, whoever runs it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from tests.fault.test_cursor_kill import MAX_ROWS, ROOT, check, is_hit, of, playbook, serving, start_mortal
+from tests.support.cli import descendants, kill_all, wait_until
+from tests.support.mortal_worker import POINTS
+from tests.support.server import Place, Process
+from tests.support.standin import standin_process
+from tests.support.work import CREDENTIAL, work_database
+
+RESUME_SECONDS_MAX = 5.0
+SILENCE_SECONDS_MIN = 0.5
+MANY = {
+    "row": """
+    tool:
+      name: note
+      kind: postgres
+      auth: pg_work
+      command: |
+        SELECT pg_sleep(0.01);
+        INSERT INTO journal (id) VALUES ({{ iter.row.id }});
+        UPDATE queue SET status = 'done' WHERE id = {{ iter.row.id }};""",
+    "frame": """
+    tool:
+      name: note
+      kind: postgres
+      auth: pg_work
+      command: |
+        SELECT pg_sleep(0.5);
+        INSERT INTO journal (id) SELECT (x->>'id')::int FROM json_array_elements('{{ iter.row | tojson }}') x;
+        UPDATE queue SET status = 'done' WHERE id IN (SELECT id FROM journal);""",
+}
+
+
+def seconds_of(event: dict[str, Any]) -> float:
+    return datetime.fromisoformat(event["event_time"]).timestamp()
+
+
+def resumed_after(events: list[dict[str, Any]], deaths: list[float]) -> list[float]:
+    """How long after a worker's death each of its frames was taken by another one."""
+    lost = {(one["frame_id"], one["meta"]["attempt"]) for one in of(events, "frame.abandoned")}
+    found = []
+    for taken in of(events, "frame.started"):
+        if (taken["frame_id"], taken["meta"]["attempt"] - 1) in lost:
+            at = seconds_of(taken)
+            # A dead session is silent for a while before anybody calls it dead.
+            found.append(at - max(death for death in deaths if death <= at - SILENCE_SECONDS_MIN))
+    return found
+
+
+def another(server: Place) -> Process:
+    """A worker, without waiting for it: while one registers, the session of a dead one ends."""
+    return server.start("worker", "--server", server.url)
+
+
+# --- many rows -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("process", MANY)
+def test_ten_thousand_rows_survive_a_kill_at_every_point(process: str, capsys: pytest.CaptureFixture[str]) -> None:
+    work, rows = work_database(), 10_000
+    asyncio.run(work.fill(rows))
+    text = playbook(process, slots=6, frame=", max_attempts: 10", tool=MANY[process])
+    text = text.replace(f"max_rows: {MAX_ROWS}", "max_rows: 50")
+    points = [point for point in POINTS if (point, process) != ("heartbeat", "frame")]
+    deaths: list[float] = []
+    with serving(work, workers=1) as server:
+        execution_id = server.submit(text)
+        for point in points:
+            words = (point, "SIGKILL", "3", "worker", "--server", server.url)
+            victim = server.start(*words, program="tests.support.mortal_worker", PYTHONPATH=str(ROOT))
+            wait_until(lambda: is_hit(victim, "SIGKILL"), seconds=60, what=f"the worker is hit at {point!r}")  # noqa: B023
+            deaths.append(time.time())
+            assert asyncio.run(work.statuses()).get("pending", 0) > 0, "the loop was at its end before"
+        events = check(server, work, execution_id, rows=rows)
+    waits = resumed_after(events, deaths)
+    with capsys.disabled():
+        told = ", ".join(f"{wait:.2f}" for wait in sorted(waits))
+        print(f"\n{process}: {len(points)} kills, {len(waits)} frames taken over after {told} s")
+    assert waits
+    assert max(waits) <= RESUME_SECONDS_MAX
+
+
+# --- rows that are locked, rows that come late -----------------------------------------------------------
+
+
+def test_rows_that_a_silent_worker_has_locked_are_waited_for() -> None:
+    """One worker stands still with all rows locked: the claims of three others find nothing, and the loop goes on."""
+    work, rows = work_database(), MAX_ROWS
+    asyncio.run(work.fill(rows))
+    with serving(work, workers=0) as server:
+        silent = start_mortal(server, "claimed", name="SIGSTOP", times=1)
+        adding = (
+            "INSERT INTO queue (id) SELECT {{ iter.row.id }} + 4 WHERE {{ iter.row.id }} <= 8 ON CONFLICT DO NOTHING;"
+        )
+        tool = MANY["row"].replace("SELECT pg_sleep(0.01);", adding)
+        execution_id = server.submit(playbook("row", slots=8, tool=tool))
+        wait_until(lambda: is_hit(silent, "SIGSTOP"), seconds=60, what="one worker holds the rows and says nothing")
+        for _ in range(3):
+            another(server)
+        events = check(server, work, execution_id, rows=12)
+        assert of(events, "frame.abandoned")
+        silent.signal(signal.SIGKILL)
+
+
+def test_slow_claims_of_four_workers_end_only_when_no_row_is_left() -> None:
+    """Each claim keeps its rows locked for a while, so that most of the others find nothing; rows add rows."""
+    work, rows = work_database(), 24
+    asyncio.run(work.fill(8))
+    more = "INSERT INTO queue (id) SELECT {{ iter.row.id }} + 8 WHERE {{ iter.row.id }} <= 16 ON CONFLICT DO NOTHING;"
+    tool = MANY["row"].replace("SELECT pg_sleep(0.01);", more)
+    slow = "SELECT claimed.* FROM claimed, (SELECT pg_sleep(0.25)) AS pause ORDER BY id"
+    text = playbook("row", slots=8, tool=tool).replace("SELECT * FROM claimed ORDER BY id", slow)
+    assert slow in text
+    with serving(work, workers=4) as server:
+        execution_id = server.submit(text)
+        events = check(server, work, execution_id, rows=rows)
+    (done,) = of(events, "loop.done")
+    assert done["position"] > max(event["position"] for event in of(events, "frame.committed"))
+    sessions = {event["meta"]["session"] for event in of(events, "frame.started")}
+    assert len(sessions) == 4, "all workers took part"
+
+
+def test_a_frame_that_kills_its_worker_fails_and_the_rest_completes() -> None:
+    work, rows = work_database(), 12
+    asyncio.run(work.fill(rows))
+    deadly = """
+    tool:
+      - name: die
+        kind: python
+        input: {id: "{{ iter.row.id }}"}
+        code: |
+          import os, pathlib, signal
+          if id == 6:
+              # The worker itself, which is above the parent of the child that runs this.
+              for line in pathlib.Path(f"/proc/{os.getppid()}/status").read_text().splitlines():
+                  if line.startswith("PPid:"):
+                      os.kill(int(line.split()[1]), signal.SIGKILL)
+      - name: note
+        kind: postgres
+        auth: pg_work
+        command: UPDATE queue SET status = 'done' WHERE id = {{ iter.row.id }}"""
+    text = playbook("row", slots=2, tool=deadly, frame=", max_attempts: 2")
+    with serving(work, workers=1) as server:
+        execution_id = server.submit(text)
+        deaths = 0
+        while (answer := server.request("GET", f"/api/executions/{execution_id}")).json["status"] == "RUNNING":
+            if server.processes[-1].popen.poll() is not None:
+                deaths += 1
+                assert deaths <= 2, "a worker more than there are attempts"
+                another(server)
+            time.sleep(0.02)
+        events = server.events(execution_id)
+    assert answer.json["status"] == "COMPLETED", answer.json
+    assert answer.json["result"]["status"] == "partial"
+    (failed,) = of(events, "frame.failed")
+    assert failed["result"]["context"]["error"]["code"] == "attempts_exhausted"
+    # A row of the deadly frame may have run and not been durable yet: it counts as failed, as the others of that frame.
+    processed = answer.json["result"]["processed"]
+    assert rows - MAX_ROWS <= processed <= asyncio.run(work.statuses())["done"] < rows
+    assert processed + answer.json["result"]["failed"] == rows
+    assert deaths == 2
+
+
+# --- how many at a time ----------------------------------------------------------------------------------
+
+IN_FLIGHT = 5
+
+
+def collection_text(api: str) -> str:
+    return f"""
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: probed}}
+workflow:
+  - step: rows
+    loop:
+      in: "{{{{ range(200) | list }}}}"
+      iterator: x
+      spec: {{mode: parallel, max_in_flight: {IN_FLIGHT}}}
+    tool: {{kind: http, method: GET, url: "{api}/api/v1/concurrency/probe?delay_seconds=0.05"}}
+"""
+
+
+def cursor_text(api: str) -> str:
+    tool = f"""
+    tool:
+      - {{name: probe, kind: http, method: GET, url: "{api}/api/v1/concurrency/probe?delay_seconds=0.05"}}
+      - name: done
+        kind: postgres
+        auth: {CREDENTIAL}
+        command: "UPDATE queue SET status = 'done' WHERE id = {{{{ iter.row.id }}}}\""""
+    return playbook("row", slots=IN_FLIGHT, tool=tool)
+
+
+@contextmanager
+def probed() -> Iterator[tuple[str, Any]]:
+    """The stand-in, and what it has seen."""
+    with standin_process(rate_limit=0) as api:
+
+        def stats() -> Any:
+            with urllib.request.urlopen(f"{api}/api/v1/concurrency/stats", timeout=10) as answer:
+                return json.loads(answer.read())
+
+        yield api, stats
+
+
+def disturb(server: Place, victims: list[Process], progress: Any) -> None:
+    """Kill workers while rows run, and put another in the place of each."""
+    for number, victim in enumerate(victims, 1):
+        wait_until(lambda: progress() >= 30 * number, seconds=60, what="some rows")  # noqa: B023
+        kill_all(descendants(victim.pid))
+        victim.popen.wait()
+        another(server)
+
+
+@pytest.mark.parametrize("source", ["collection", "cursor"])
+@pytest.mark.parametrize("kills", [0, 2])
+def test_no_more_run_at_a_time_than_were_allowed(source: str, kills: int) -> None:
+    """Items of a collection, slots of a cursor; over four workers, also when some of them die and are replaced."""
+    work, rows = work_database(), 200
+    asyncio.run(work.fill(rows))
+    with probed() as (api, stats), serving(work, workers=4) as server:
+        execution_id = server.submit(collection_text(api) if source == "collection" else cursor_text(api))
+        disturb(server, server.processes[1 : 1 + kills], lambda: stats()["started"])
+        final = server.finish(execution_id, seconds=90)
+        assert final["status"] == "COMPLETED", (final, server.logs())
+        assert final["result"]["stats"]["success"] == rows
+        seen = stats()
+    assert IN_FLIGHT - 2 <= seen["max_active"] <= IN_FLIGHT
+    assert seen["started"] >= rows
+    assert seen["started"] == rows or kills

@@ -1,0 +1,111 @@
+"""Claims that come late, that lose their race, and that must be alone."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from noetl.adapters.memory.faults import Faults, Mishap, Outcome
+from noetl.adapters.memory.ledger import MemoryLedger
+from noetl.adapters.memory.queue import MemoryQueue
+from noetl.core.execution.state import Command, Status
+from noetl.engine.control import decider
+from noetl.engine.control.facts import attempts_max
+from noetl.engine.control.inputs import ClaimInput
+from noetl.engine.control.parts import ControlParts
+from noetl.engine.control.sessions import Sessions
+from noetl.engine.control.states import States
+from noetl.engine.sharing.recorder import Recorder
+from tests.simulation.life import Life
+from tests.simulation.test_recovery import Scene, start, step
+from tests.unit.test_solitude import Worker
+
+
+def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row must not be behind the ledger: nobody would ever claim it."""
+    scene = Scene(slots=1)
+    wired: list[ControlParts] = []
+    init = decider.Decider.__init__
+
+    def remember(self: decider.Decider, parts: ControlParts, **more: object) -> None:
+        wired.append(parts)
+        init(self, parts, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decider.Decider, "__init__", remember)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            await start(life, step("start", seconds=2))  # it has the only slot
+            queued = await start(life, step("start", seconds=1))
+            await asyncio.sleep(0.1)
+            queue, faults = MemoryQueue(scene.database), Faults()
+            (row,) = await queue.commands_of(queued)
+            ledger, sessions = MemoryLedger(scene.database, faults), Sessions()
+            sessions.connect(Worker(900, 4))
+            parts = replace(wired[0], ledger=ledger, sessions=sessions, states=States(ledger))
+            recorder = Recorder(parts, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
+            recording = asyncio.ensure_future(recorder.run())
+            # The first append is given up and comes all the same, before the second one.
+            late = Mishap(outcome=Outcome.COMMITS_LATE, late_seconds=0.2)
+            faults.script("append", late, Mishap(seconds_before=0.5))
+            await recorder.tell(ClaimInput(execution_id=queued, row=row))
+            recording.cancel()
+            assert sessions.connected[900].holds == {}
+            (command,) = scene.state(queued).commands.values()
+            (row,) = await queue.commands_of(queued)
+            assert row.attempt >= command.attempt == 1
+            await life.decider.catch_up()
+            await asyncio.sleep(600)
+            assert scene.state(queued).status is Status.COMPLETED
+
+    scene.play(story())
+
+
+def held(life: Life, execution_id: int) -> Command:
+    found = life.states.cached(execution_id)
+    assert found is not None
+    (command,) = found.state.commands.values()
+    return command
+
+
+def test_the_last_attempt_begins_when_its_worker_is_empty_and_others_go_on_behind_it() -> None:
+    scene = Scene(slots=2)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            sessions, queue = life.decider._sessions, MemoryQueue(scene.database)
+            (session_id,) = sessions.connected
+            victim = await start(life, step("start", seconds=5_000))
+            await asyncio.sleep(0.5)
+
+            async def lose() -> None:
+                """As if its worker had died."""
+                command = held(life, victim)
+                sessions.finish(session_id, victim, command.command_id, command.attempt)
+                await queue.release(session_id, commands=[(victim, command.command_id)])
+                sessions.pools.expect()
+
+            state = life.states.cached(victim)
+            assert state is not None
+            last = attempts_max(state.state, held(life, victim))
+            while held(life, victim).attempt < last - 1:
+                await lose()
+                await asyncio.sleep(0.5)
+            beside = await start(life, step("start", seconds=3))
+            await asyncio.sleep(0.1)
+            await lose()
+            await asyncio.sleep(2)
+            assert held(life, victim).attempt == last - 1, "somebody runs beside it"
+            behind = await start(life, step("start", seconds=1))
+            await asyncio.sleep(2)
+            assert scene.state(beside).status is Status.COMPLETED
+            assert held(life, victim).attempt == last
+            assert scene.state(behind).status is Status.RUNNING, "it has the worker to itself"
+            command = held(life, victim)
+            sessions.finish(session_id, victim, command.command_id, command.attempt)
+            await asyncio.sleep(3)
+            assert scene.state(behind).status is Status.COMPLETED
+
+    scene.play(story())
