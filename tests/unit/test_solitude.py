@@ -114,3 +114,32 @@ async def test_between_two_that_are_alone_others_have_their_turn(monkeypatch: py
     while alone(sessions, "b#1") is None:
         await asyncio.sleep(0.005)
     assert sessions.pools.backlog == {"default"}, "whoever looks at the queue was woken"
+
+
+@asynchronous
+async def test_a_wait_in_one_pool_ends_none_in_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SOLITUDE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(module, "RESTING_SECONDS", 0.05)
+    sessions = of(2)
+    sessions.connect(Worker(2, 2), pool="other")
+    hold(sessions, sessions.reserve(KINDS), "long#1")
+    hold(sessions, sessions.reserve(KINDS, pool="other"), "long#2")
+    assert alone(sessions) is None
+    assert sessions.reserve(KINDS, pool="other", alone=(1, "last#2")) is None
+    async with asyncio.timeout(5):
+        while sessions.reserve(KINDS) is None:  # what waited is gone, and nobody looked for it again
+            await asyncio.sleep(0.005)
+
+
+@asynchronous
+async def test_a_session_that_became_empty_for_nobody_is_like_any_other_at_once() -> None:
+    sessions = of(2)
+    hold(sessions, sessions.reserve(KINDS), "long#1")
+    assert alone(sessions) is None
+    assert sessions.loners.first_of("default", ()) is None, "it was cancelled"
+    assert sessions.reserve(KINDS) is None, "others may come that wait for it, as long as it is not empty"
+    sessions.finish(1, 1, "long#1", 1)
+    sessions.pools.looked_at("default")
+    assert sessions.loners.first_of("default", ()) is None
+    assert sessions.reserve(KINDS) == 1
+    assert sessions.pools.backlog == {"default"}, "what waited meanwhile is looked for"

@@ -195,7 +195,7 @@ class _Run:
         self._emit_all(telling.fanin_completed(stage, end))
         if stage.step in self.state.loop_state:
             meta: dict[str, object] = {"step": stage.step, "run": stage.run, "kind": "seal"}
-            self._emit(_issued(f"{stage.stage_id}/seal", meta))
+            self._emit(_issued(f"{stage.stage_id}/seal", meta)._replace(stage_id=stage.stage_id))
         else:
             self._emit_all(telling.closed(stage, str(end.meta["status"])))
             self.settle(stage.step)

@@ -317,7 +317,8 @@ class Stage(NamedTuple):
     of a cursor whose recorded rows are run once more, as a collection.  `is_told` says that the
     ledger has its opening: one that began before there was such an event ends without those that belong to it.  So
     that a state does not grow with the number of frames, a worker writes the `outputs` of frames that went well to a
-    payload now and then: those that it writes just now are `gathering`, the lists that are written `gathered`."""
+    payload now and then: those that it writes just now are `gathering`, the lists that are written `gathered`, and
+    `ungathered` is how many of the `outputs` will be."""
 
     stage_id: str
     step: str
@@ -353,6 +354,7 @@ class Stage(NamedTuple):
     gathering: tuple[FrameOutput, ...] = ()
     gathered: tuple[Mapping[str, object], ...] = ()
     gathers: int = 0
+    ungathered: int = 0
     is_gathered_in_vain: bool = False
 
     @property

@@ -19,6 +19,7 @@ FRAME_EVENTS = (
 )
 _ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
 WAITING, RUNNING, COMMITTED, FAILED = "waiting", "running", "committed", "failed"
+WITHDRAWN = "withdrawn"
 
 
 class FrameRow(NamedTuple):
@@ -45,14 +46,18 @@ class FrameRow(NamedTuple):
 
     @property
     def is_ended(self) -> bool:
-        return self.status in (COMMITTED, FAILED)
+        return self.status in (COMMITTED, FAILED, WITHDRAWN)
 
     @property
     def has_failed_rows(self) -> bool:
         """Whether rows of it have failed, as far as that is known."""
         if self.outcomes is not None:
             return self.outcomes["failed"] + self.outcomes["skipped"] > 0
-        return any(part["failed"] for part in self.parts)
+        return self.status == WITHDRAWN or any(part["failed"] for part in self.parts)
+
+    def when_over(self) -> FrameRow:
+        """Of a loop that has ended: a frame without an end was taken back, and what it did not persist never ran."""
+        return self if self.is_ended else self._replace(status=WITHDRAWN)
 
     def output(self) -> dict[str, Any]:
         """As the result of a loop names it."""

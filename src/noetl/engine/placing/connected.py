@@ -43,6 +43,8 @@ class Connected:
     worker_id: str = ""
     holds: dict[tuple[int, str], int] = field(default_factory=dict)
     solitude: Solitude = Solitude.NO
+    waits: int = 0
+    """How often it was to become empty for somebody."""
     place: Place = NOWHERE
 
     @property

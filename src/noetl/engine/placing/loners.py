@@ -23,7 +23,6 @@ class Loners:
         self._resting: set[str] = set()
         # By pool, in the order in which they are tried.
         self._waiting: dict[str, dict[tuple[int, str], None]] = {}
-        self._waits = 0
 
     def find(self, key: tuple[int, str], kinds: Collection[str] | None, pool: str) -> Connected | None:
         """A session that holds nothing, and gets nothing else meanwhile.  When all are busy, one of them gets nothing
@@ -48,7 +47,17 @@ class Loners:
     def first_of(self, pool: str, keys: Collection[tuple[int, str]]) -> tuple[int, str] | None:
         """The one whose turn it is among those that are still in the queue; the others are forgotten."""
         self._waiting[pool] = {key: None for key in self._waiting.get(pool, {}) if key in keys}
-        return next(iter(self._waiting[pool]), None)
+        first = next(iter(self._waiting[pool]), None)
+        if first is None:
+            self._share_again(pool)
+        return first
+
+    def _share_again(self, pool: str) -> None:
+        """A session is empty and what it became empty for is gone: cancelled, or taken by another server."""
+        for held in self._connected.values():
+            if held.pool == pool and held.solitude is Solitude.AWAITED and held.is_empty:
+                held.solitude = Solitude.NO
+                self._pools.expect(pool)
 
     def _rested(self, pool: str) -> None:
         self._resting.discard(pool)
@@ -65,16 +74,16 @@ class Loners:
             in_vain.solitude = Solitude.NO
             return in_vain
         if able and all(held.is_shared for held in able):
-            self._waits += 1
             self._await(min(able, key=lambda held: held.slots - held.free))
         return None
 
     def _await(self, held: Connected) -> None:
         held.solitude = Solitude.AWAITED
-        later, number = asyncio.get_running_loop().call_later, self._waits
+        held.waits += 1
+        later, number = asyncio.get_running_loop().call_later, held.waits
 
         def become(before: Solitude, after: Solitude) -> None:
-            if held.solitude is before and number == self._waits:
+            if held.solitude is before and number == held.waits:
                 held.solitude = after
                 self._pools.expect(held.pool)
 

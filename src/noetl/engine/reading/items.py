@@ -90,7 +90,7 @@ class ItemService:
                     "too many to look through here: ask the database for them (noetl_views.frames)"
                 )
         stage = state.loop_state.get(step)
-        is_open = stage is not None and stage.run == number and not stage.is_sealing
+        is_open = stage is not None and stage.run == number and not stage.is_sealing and not state.is_terminal
         ended = state.ended_loops.get(step)
         letter = ended.dead_letter if ended is not None and ended.run == number else None
         return LoopReading(started, frames, is_open=is_open, dead_letter=letter, payloads=self._payloads, owner=owner)
@@ -131,7 +131,7 @@ class LoopReading:
         self._collection: Any = meta.get("collection")
         self._is_cursor = meta.get("cursor") is not None
         self._is_claimed = meta.get("claimed") is not None
-        given_out = frames.rows()
+        given_out = frames.rows() if is_open else [frame.when_over() for frame in frames.rows()]
         self._windows = _counted(given_out) if self._is_cursor else _placed(given_out, frames.kept)
         self._total = sum(frame.rows for frame in given_out) if self._is_cursor else int(meta["total"])
         self._ended = [one.outcomes for one in (*given_out, *frames.kept) if one.outcomes is not None]

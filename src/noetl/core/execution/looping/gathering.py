@@ -19,23 +19,26 @@ Changes = dict[str, Any]
 
 def wanted(stage: Stage) -> Iterator[Draft]:
     """The command to write outputs down, when there are enough of them and nobody is doing it."""
-    if stage.gathering or stage.is_gathered_in_vain or len(stage.outputs) < STAGE_OUTPUTS_GATHERED:
-        return
-    count = sum(_is_well(output) for output in stage.outputs)
-    if count >= STAGE_OUTPUTS_GATHERED:
+    if not stage.gathering and not stage.is_gathered_in_vain and stage.ungathered >= STAGE_OUTPUTS_GATHERED:
         command_id = f"{stage.stage_id}/gather/{stage.gathers + 1}"
         meta: dict[str, object] = {"step": stage.step, "run": stage.run, "kind": "gather"}
         yield Draft(
             event_type=kinds.COMMAND_ISSUED,
             transition_key=kinds.issued_key(command_id),
             command_id=command_id,
+            stage_id=stage.stage_id,
             meta=meta,
         )
 
 
 def is_behind(stage: Stage) -> bool:
     """Whether further frames must wait: whoever writes outputs down is slower than those that make them."""
-    return bool(stage.gathering) and len(stage.outputs) >= STAGE_OUTPUTS_UNGATHERED_MAX
+    return bool(stage.gathering) and stage.ungathered >= STAGE_OUTPUTS_UNGATHERED_MAX
+
+
+def with_output(stage: Stage, output: FrameOutput) -> Stage:
+    """With what one more of its frames has left."""
+    return stage._replace(outputs=(*stage.outputs, output), ungathered=stage.ungathered + _is_well(output))
 
 
 def gathering(state: ExecutionState, step: str, meta: Mapping[str, object]) -> Changes:
@@ -45,6 +48,7 @@ def gathering(state: ExecutionState, step: str, meta: Mapping[str, object]) -> C
     taken = stage._replace(
         gathering=tuple(output for output in stage.outputs if _is_well(output)),
         outputs=tuple(output for output in stage.outputs if not _is_well(output)),
+        ungathered=0,
         gathers=stage.gathers + 1,
     )
     return {"loop_state": {**state.loop_state, step: taken}}
@@ -66,11 +70,10 @@ def gathered(state: ExecutionState, event: Event, command: Command) -> Changes:
 
 def ungathered(stage: Stage) -> Stage:
     """Where its frames left their rows nobody can ask any more."""
-    return stage._replace(outputs=(), gathering=(), gathered=())
+    return stage._replace(outputs=(), gathering=(), gathered=(), ungathered=0)
 
 
 def _is_well(output: FrameOutput) -> bool:
-    is_own = (
-        output.origin is None
-    )  # what another execution has run must be found in the state by whoever retries this one
+    # What another execution has run must be found in the state by whoever retries this one.
+    is_own = output.origin is None
     return is_own and output.reference is not None and output.error is None and not output.failed

@@ -10,6 +10,7 @@ from noetl.core.event import Event
 from noetl.core.execution import lineage
 from noetl.core.execution.lifecycle import limited, unawaited
 from noetl.core.execution.looping.ends import closed
+from noetl.core.execution.looping.gathering import with_output
 from noetl.core.execution.looping.profile import added, busy_ms
 from noetl.core.execution.state import (
     Claim,
@@ -290,8 +291,8 @@ def _settled(stage: Stage, frame: Frame, event: Event) -> Stage:
         turned = _turned(settled, frame, event)
         # Of a cursor only what failed is remembered: it may never end, and its result has no rows.
         is_lost = has_failed and not is_without_claim(frame, event.meta)
-        return turned._replace(outputs=(*stage.outputs, _output(frame, event))) if is_lost else turned
-    return settled._replace(outputs=(*stage.outputs, _output(frame, event)))
+        return with_output(turned, _output(frame, event)) if is_lost else turned
+    return with_output(settled, _output(frame, event))
 
 
 def _output(frame: Frame, event: Event) -> FrameOutput:
