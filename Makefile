@@ -58,7 +58,7 @@ check: $(STAMP)
 	@$(BIN)/python -m pytest tests/architecture
 
 bench: $(STAMP)
-	@$(BIN)/noetl bench latency chain append map http_map compile data spark control limits --json
+	@$(BIN)/noetl bench latency chain append map http_map loop compile data spark control limits --json
 
 fault: $(STAMP)
 	@$(BIN)/python -m tests.fault.suite $(if $(SEED),--seed $(SEED))

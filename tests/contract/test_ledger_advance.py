@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from noetl.core import kinds
-from noetl.core.errors import EnvelopeInvalid, ExecutionClosed, PayloadMissing, TransitionConflict
+from noetl.core.errors import EnvelopeInvalid, ExecutionClosed, LedgerBusy, PayloadMissing, TransitionConflict
 from noetl.core.event import Event
 from noetl.ports.ledger import Advance, ExecutionRow, IdempotencyRow, QueuedCommand, ShardHead
 from tests.support.aio import asynchronous
@@ -338,3 +338,31 @@ async def test_a_stream_that_is_at_another_version_is_not_written_to(backend: Op
             execution, kinds.TIMER_FIRED, "timer.fired/last", meta={"name": "x"}, shard_id=3, stream_version=3
         )
         assert await commit(b, decision([head], last), wide) == {3}
+
+
+@asynchronous
+async def test_nobody_appends_to_a_shard_that_is_held_and_its_holder_commits(backend: OpenBackend, wide: bool) -> None:
+    async with backend() as b:
+        head, execution, other = await owned(b, 3), b.make.execution_id(), b.make.execution_id()
+        async with b.ledger.hold([3]):
+            appending = asyncio.ensure_future(b.ledger.append([offer(3, b.make.initialized(other))]))
+            await asyncio.sleep(0.05)
+            assert (await b.heads())[3] == head
+            assert await commit(b, everything(b, head, execution), wide) == {3}
+        try:
+            await appending
+        except LedgerBusy:  # it was told to come again
+            await b.ledger.append([offer(3, b.make.initialized(other))])
+        positions = [(await b.ledger.read_execution(one))[0].position for one in (execution, other)]
+        assert positions == [head.next_position, head.next_position + 2]
+
+
+@asynchronous
+async def test_a_shard_is_free_when_its_holder_gives_up(backend: OpenBackend) -> None:
+    async with backend() as b:
+        await owned(b, 3)
+        with pytest.raises(ZeroDivisionError):
+            async with b.ledger.hold([3]):
+                raise ZeroDivisionError
+        outcome = await b.ledger.append([offer(3, b.make.initialized(b.make.execution_id()))])
+        assert not outcome.left_out

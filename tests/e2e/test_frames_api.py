@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
@@ -46,6 +48,14 @@ class Puller:
         answer = self.post(f"/api/stages/{quote(f'{execution_id}/items#1')}/frames/claim", **body)
         assert answer.status == 200, answer.json
         found: list[dict[str, Any]] = answer.json["frames"]
+        return found
+
+    def store(self, document: object) -> dict[str, Any]:
+        content = json.dumps(document).encode()
+        path, headers = f"/api/payloads/{hashlib.sha256(content).hexdigest()}", {"Content-Type": "application/json"}
+        answer = self._ground.request("PUT", path, content, token="worker_token", headers=headers)
+        assert answer.status == 201, answer.json
+        found: dict[str, Any] = answer.json
         return found
 
     def commit(self, frame: dict[str, Any], records: list[Any], **body: Any) -> Any:
@@ -133,6 +143,29 @@ def test_shared_memory_without_a_durable_reference_is_refused(ground: Place, val
     # Nothing was recorded: the frame is still this worker's, and data that is only called so is data.
     plain = [{"v": {"ipc": {"port": 1}, "also": {"ipc": HINT, "uri": "noetl://x"}}} for _ in records]
     assert puller.commit(frame, plain).status == 200
+
+
+@pytest.mark.parametrize("record", [1, "hello", [1]])
+def test_a_stored_record_that_is_no_object_is_refused(ground: Place, record: Any) -> None:
+    puller, execution_id = Puller(ground), started(ground)
+    (frame,) = puller.claim(execution_id)
+    document = {"first": frame["cursor"]["first"], "records": [record for _ in rows_of(frame)]}
+    stored = puller.store(document)
+    path = f"/api/frames/{quote(frame['frame_id'])}/commit"
+    refused = puller.post(path, attempt=frame["attempt"], output_ref=stored)
+    assert (refused.status, refused.json["code"]) == (422, "envelope_invalid"), refused.json
+
+
+def test_a_commit_says_what_its_tasks_cost(ground: Place) -> None:
+    puller, execution_id = Puller(ground), started(ground)
+    (frame,) = puller.claim(execution_id)
+    records = [{"v": n} for n in rows_of(frame)]
+    cost = {"kind": "http", "calls": len(records), "failed": 0, "render_ms": 1.5, "tool_ms": 20.0, "limit_ms": 0.0}
+    assert puller.commit(frame, records, wall_ms=25.0, tasks={"fetch": {**cost, "calls": -1}}).status == 422
+    assert puller.commit(frame, records, wall_ms=25.0, tasks={"fetch": cost}).status == 200
+    events = ground.request("GET", f"/api/executions/{execution_id}/events").json["events"]
+    (told,) = [event for event in events if event["event_type"] == "frame.committed"]
+    assert told["meta"]["profile"]["tasks"] == {"fetch": cost}
 
 
 def test_rows_that_are_named_twice_in_one_heartbeat_are_refused(ground: Place) -> None:

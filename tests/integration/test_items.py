@@ -12,7 +12,7 @@ from noetl.engine.reading.items import Items, LoopReading
 from tests.integration.test_cursor_loops import ROW_TOOL, engine_over
 from tests.integration.test_cursor_loops import playbook as cursor_playbook
 from tests.support.aio import asynchronous
-from tests.support.databases import fresh_database
+from tests.support.databases import connected, fresh_database
 from tests.support.engine import OWNER, Running, running_engine
 from tests.support.work import Work, work_database
 
@@ -122,15 +122,19 @@ async def test_items_behind_a_failure_never_ran(address: str, tmp_path: Path) ->
 @asynchronous
 async def test_items_of_frames_that_were_taken_back_never_ran(address: str, tmp_path: Path) -> None:
     """The first of them fails while the others wait for a slot."""
-    async with running_engine(address, tmp_path, worker=WorkerSettings(slots=1)) as running:
-        told = await running.run(loop("{mode: parallel, max_in_flight: 3, frame: {max_rows: 1}}", items=[5, 4, 4, 4, 4]))
+    async with running_engine(address, tmp_path, {"NOETL_WORKER_SLOTS": "1"}) as running:
+        told = await running.run(
+            loop("{mode: parallel, max_in_flight: 3, frame: {max_rows: 1}}", rows="[5, 4, 4, 4, 4]")
+        )
         reading = await find(running, told.state.execution_id)
         page = await reading.page(0, 100, is_failed=False)
         assert [item.status for item in page.items] == ["failed", *["skipped"] * 4]
         assert [item.frame_id for item in page.items] == ["rows#1/1", "rows#1/2", "rows#1/3", None, None]
         assert [item.index for item in (await reading.page(0, 100, is_failed=True)).items] == [0, 1, 2, 3, 4]
-        frames = await running.fetch("SELECT number, status FROM noetl.frame ORDER BY number")
-        assert [tuple(row) for row in frames] == [(1, "committed"), (2, "withdrawn"), (3, "withdrawn")]
+    async with connected(address) as connection:
+        query = "SELECT number, status FROM noetl.frame WHERE execution_id = $1 ORDER BY number"
+        frames = await connection.fetch(query, told.state.execution_id)
+    assert [tuple(row) for row in frames] == [(1, "failed"), (2, "withdrawn"), (3, "withdrawn")]
 
 
 @asynchronous

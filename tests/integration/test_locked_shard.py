@@ -12,10 +12,11 @@ import pytest
 from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.postgres.serving.shards import PostgresShards
+from noetl.core.errors import LedgerUnavailable
 from noetl.core.execution.state import Status
 from tests.support.aio import asynchronous
 from tests.support.databases import SHARDS, connected, fresh_database
-from tests.support.durability import postgres_durable
+from tests.support.durability import Durable, postgres_durable
 from tests.support.engine import running_engine
 from tests.support.events import offer
 
@@ -104,3 +105,35 @@ async def test_who_holds_a_shard_can_be_asked(address: str) -> None:
     finally:
         await writer.close()
         await reader.close()
+
+
+@asynchronous
+async def test_another_server_waits_for_a_shard_that_its_owner_holds(address: str) -> None:
+    async with postgres_durable(address) as first, postgres_durable(address) as second:
+        (head,) = [one for one in await first.ledger.heads() if one.shard_id == 0]
+        event = second.make.initialized(second.make.execution_id())
+        async with first.ledger.hold([0]):
+            appending = asyncio.ensure_future(second.ledger.append([offer(0, event)]))
+            await asyncio.sleep(0.2)
+            assert not appending.done()
+        outcome = await appending
+        assert outcome.first_positions == {0: head.next_position}
+
+
+async def hold_until_the_connection_breaks(durable: Durable, address: str) -> None:
+    async with durable.ledger.hold([0]):
+        async with connected(address) as outsider:
+            await outsider.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND state = 'idle in transaction'"
+            )
+        await asyncio.sleep(0.05)
+
+
+@asynchronous
+async def test_a_held_shard_is_free_when_the_connection_of_its_holder_breaks(address: str) -> None:
+    async with postgres_durable(address) as first, postgres_durable(address) as second:
+        with pytest.raises(LedgerUnavailable):
+            await hold_until_the_connection_breaks(first, address)
+        await second.ledger.append([offer(0, second.make.initialized(second.make.execution_id()))])
+        await first.ledger.append([offer(0, first.make.initialized(first.make.execution_id()))])

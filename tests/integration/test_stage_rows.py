@@ -161,6 +161,36 @@ async def test_the_step_that_a_fan_out_leads_to_reduces_it(address: str, tmp_pat
     assert by_id[parts["closed_event_id"]].event_id < total["opened_event_id"]
 
 
+MET = """
+workflow:
+  - step: start
+    tool: {kind: noop}
+    next: {spec: {mode: inclusive}, arcs: [{step: here}, {step: there}]}
+  - step: here
+    loop: {in: [1, 2], iterator: x, spec: {mode: fanout}}
+    tool: {kind: noop}
+    next: [{step: total}]
+  - step: there
+    loop: {in: [1, 2, 3], iterator: x, spec: {mode: fanout}}
+    tool: {kind: noop}
+    next: [{step: total}]
+  - step: total
+    tool: {kind: noop}
+"""
+
+
+@asynchronous
+async def test_a_step_in_which_two_fan_outs_meet_is_one_stage(address: str, tmp_path: Path) -> None:
+    async with running_engine(address, tmp_path) as running:
+        told = await running.run(MET)
+    by_id = {event.event_id: event for event in told.events}
+    *fanouts, total = await rows(address, "stage", told.state.execution_id)
+    assert sorted(one["stage_id"] for one in fanouts) == ["here#1", "there#1"]
+    last = max((e for e in told.events if e.event_type == kinds.FANIN_COMPLETED), key=lambda e: e.position)
+    assert (total["stage_id"], total["kind"], total["parent_stage_id"]) == ("total#1", "reduce", last.stage_id)
+    assert by_id[total["opened_event_id"]].position > last.position
+
+
 REFUSED = """
 workflow:
   - step: rows

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -19,12 +19,13 @@ from noetl.adapters.memory.ledger import MemoryLedger
 from noetl.adapters.memory.payloads import Contents
 from noetl.adapters.session.in_process import InProcessSession
 from noetl.core import kinds
-from noetl.core.errors import ExecutionClosed, LeaseLost
+from noetl.core.errors import ExecutionClosed, LeaseLost, LedgerBusy
 from noetl.core.event import Draft, Event
 from noetl.core.execution.lifecycle import cancel_requested
 from noetl.core.execution.state import ExecutionState, Status
 from noetl.core.ids import is_system
 from noetl.core.reference import Result
+from noetl.engine.control.decider import MISSES_UNHELD_MAX
 from noetl.engine.durability.checkpointer import Checkpointer
 from noetl.engine.executions import StartRequest
 from noetl.ports.session import ClaimWithdrawn, CommandMessage
@@ -99,6 +100,17 @@ class Scene:
                 meta={"step": command_id.partition("#")[0], "attempt": 1},
             ),
         )
+
+    async def foreign_facts(self, executions: Sequence[int], command_id: str, *, every_seconds: float) -> None:
+        """The same for one execution after the other; a shard that somebody has to itself is waited for."""
+        for execution_id in executions:
+            while True:
+                await asyncio.sleep(every_seconds)
+                try:
+                    await self.foreign_fact(execution_id, command_id)
+                except LedgerBusy:
+                    continue
+                break
 
     async def foreign_cancel(self, execution_id: int) -> None:
         draft = cancel_requested(self.state(execution_id), now=self.clock.now(), reason="enough", cause="request")
@@ -460,3 +472,27 @@ def test_a_withdrawn_command_is_not_begun_when_it_is_announced_again() -> None:
         await session.confirmed(again)
 
     asyncio.run(story())
+
+
+def test_an_owner_decides_though_others_append_faster_than_it_can_commit() -> None:
+    """Every commit takes four times as long as the pause between two appends of somebody else."""
+    scene = Scene(slots=200, shards=1)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            executions = [await start(life, *FORK) for _ in range(80)]
+            await asyncio.sleep(1)
+            scene.faults.script("advance", *[Mishap(seconds_before=0.02)] * 200)
+            appending = asyncio.ensure_future(scene.foreign_facts(executions, "b#1", every_seconds=0.005))
+            await asyncio.sleep(0.01)
+            await life.decider.catch_up()
+            head = scene.database.tables.heads[0]
+            assert not appending.done(), "somebody else appends all the time"
+            assert head.decided_position > 0
+            assert life.decider._counts.misses == MISSES_UNHELD_MAX
+            await appending
+            for execution in executions:
+                assert (await ended(life, execution, within=5_000)).status is Status.COMPLETED
+        check_end(scene.database)
+
+    scene.play(story())

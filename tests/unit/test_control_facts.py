@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from noetl.core import kinds
-from noetl.core.errors import EnvelopeInvalid, RequestInvalid
+from noetl.core.errors import EnvelopeInvalid, LeaseLost, RequestInvalid
 from noetl.core.limits import COMMAND_ATTEMPTS_MAX
 from noetl.core.reference import Result
 from noetl.engine.control.facts import (
@@ -102,6 +102,16 @@ def test_the_end_of_a_frame_is_recorded_with_the_words_of_the_control_plane() ->
     assert (draft.transition_key, draft.stage_id, draft.frame_id) == ("frame.terminal/each#1/1", "each#1", "each#1/1")
     assert draft.meta == {"step": "each", "attempt": 1, "first": 0, **outcomes(6)}
     assert draft.result == DONE
+
+
+@pytest.mark.parametrize("name", ["epoch_id", "loop_id", "loop_event_id", "__loop_epoch_id"])
+def test_the_turn_of_a_loop_may_be_named_by_any_of_its_names_and_is_not_written(name: str) -> None:
+    command = frame().state.commands["each#1/1"]
+    draft = fact_draft(command, fact(kinds.FRAME_COMMITTED, meta={**outcomes(6), name: "each#1"}, result=DONE), NOW)
+    assert name not in draft.meta
+    late = fact(kinds.FRAME_COMMITTED, meta={**outcomes(6), name: "each#2"}, result=DONE)
+    with pytest.raises(LeaseLost, match=f"meta.{name} names another turn"):
+        fact_draft(command, late, NOW)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.core import kinds
 from noetl.core.event import Sealed, seal
+from noetl.engine.sharing import frame_counts as module
 from noetl.engine.sharing.frame_counts import LAST_FRAMES, FrameCounts
 from noetl.engine.sharing.gauges import _backlog
 from noetl.ports.durability.examination import FrameDepth
@@ -16,7 +19,7 @@ CLOCK = VirtualClock()
 MAKE = EventMaker(ids=VirtualIds(CLOCK), clock=CLOCK)
 
 
-def event(event_type: str, number: int, **meta: object) -> Sealed:
+def event(event_type: str, number: int, /, **meta: object) -> Sealed:
     made = MAKE.event(
         7,
         event_type,
@@ -28,9 +31,12 @@ def event(event_type: str, number: int, **meta: object) -> Sealed:
     return seal(made)
 
 
-def ended(number: int, wall_ms: float, *, failed: int = 0, kind: str = kinds.FRAME_COMMITTED) -> Sealed:
+def held(number: int, seconds: float, *, failed: int = 0, kind: str = kinds.FRAME_COMMITTED) -> list[Sealed]:
+    """A frame that was taken, and ended so much later."""
+    taken = event(kinds.FRAME_STARTED, number)
+    CLOCK.advance(seconds)
     outcomes = {"success": 10 - failed, "failed": failed, "skipped": 0}
-    return event(kind, number, outcomes=outcomes, profile={"rows": 10, "wall_ms": wall_ms})
+    return [taken, event(kind, number, outcomes=outcomes, profile={"rows": 10, "wall_ms": 1.0})]
 
 
 def shown(counts: FrameCounts) -> dict[str, Any]:
@@ -40,7 +46,7 @@ def shown(counts: FrameCounts) -> dict[str, Any]:
 def test_frames_are_counted_by_their_ends() -> None:
     counts = FrameCounts()
     assert "frame_p95_lease_duration" not in shown(counts)
-    counts.see([ended(1, 200.0), ended(2, 400.0, failed=3), ended(3, 30.0, failed=10, kind=kinds.FRAME_FAILED)])
+    counts.see([*held(1, 0.2), *held(2, 0.4, failed=3), *held(3, 0.03, failed=10, kind=kinds.FRAME_FAILED)])
     counts.see([event(kinds.FRAME_ABANDONED, 4), event(kinds.FRAME_STARTED, 4), event(kinds.FRAME_DISPATCHED, 5)])
     found = shown(counts)
     assert (found["noetl_frames_ended_totalcommitted"], found["noetl_frames_ended_totalfailed"]) == (2, 1)
@@ -52,13 +58,33 @@ def test_frames_are_counted_by_their_ends() -> None:
 
 def test_the_p95_is_that_of_the_last_frames() -> None:
     counts = FrameCounts()
-    counts.see(ended(number, 60_000.0) for number in range(50))
-    counts.see(ended(number, float(number)) for number in range(LAST_FRAMES))
+    for number in range(50):
+        counts.see(held(number, 60.0))
+    for number in range(LAST_FRAMES):
+        counts.see(held(number, number / 1000))
     assert shown(counts)["frame_p95_lease_duration"] == 0.95
     assert shown(counts)["noetl_frame_lease_seconds_count"] == LAST_FRAMES + 50
 
 
-def test_a_frame_without_a_profile_is_counted_all_the_same() -> None:
+def test_of_a_frame_that_was_taken_from_the_dead_the_last_lease_counts() -> None:
+    counts = FrameCounts()
+    counts.see([event(kinds.FRAME_STARTED, 1), event(kinds.FRAME_ABANDONED, 1)])
+    CLOCK.advance(30)
+    counts.see([event(kinds.FRAME_STARTED, 1, attempt=2)])
+    CLOCK.advance(2)
+    outcomes = {"success": 1, "failed": 0, "skipped": 0}
+    counts.see([event(kinds.FRAME_COMMITTED, 1, attempt=2, outcomes=outcomes)])
+    assert shown(counts)["frame_p95_lease_duration"] == 2.0
+
+
+def test_what_is_remembered_of_frames_that_never_end_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_FRAMES_MAX", 10)
+    counts = FrameCounts()
+    counts.see(event(kinds.FRAME_STARTED, number) for number in range(100))
+    assert len(counts._taken_at) == 10
+
+
+def test_a_frame_whose_claim_was_recorded_elsewhere_is_counted_all_the_same() -> None:
     counts = FrameCounts()
     counts.see([event(kinds.FRAME_FAILED, 1, outcomes={"success": 0, "failed": 2, "skipped": 3})])
     found = shown(counts)

@@ -8,6 +8,7 @@ import pytest
 
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.placing import loners as module
+from noetl.engine.placing.connected import Solitude
 from noetl.ports.session import CommandMessage, Stop
 from tests.support.aio import asynchronous
 
@@ -100,7 +101,7 @@ async def test_a_session_that_was_awaited_in_vain_is_soon_like_any_other(monkeyp
 
 
 @asynchronous
-async def test_between_two_that_are_alone_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_behind_one_that_died_alone_others_have_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESTING_SECONDS", 0.01)
     sessions = of(1, 1)
     first = alone(sessions, "a#1")
@@ -143,3 +144,24 @@ async def test_a_session_that_became_empty_for_nobody_is_like_any_other_at_once(
     assert sessions.loners.first_of("default", ()) is None
     assert sessions.reserve(KINDS) == 1
     assert sessions.pools.backlog == {"default"}, "what waited meanwhile is looked for"
+
+
+@asynchronous
+async def test_behind_one_that_ended_well_the_next_begins_at_once() -> None:
+    sessions = of(4)
+    for name in ("a#1", "b#1", "c#1"):
+        hold(sessions, alone(sessions, name), name)
+        assert alone(sessions, "z#1") is None
+        sessions.pools.looked_at("default")
+        sessions.finish(1, 1, name, 1)
+        assert sessions.pools.backlog == {"default"}, "whoever looks at the queue was woken"
+
+
+@asynchronous
+async def test_half_of_the_sessions_stay_for_everybody_else() -> None:
+    sessions = of(2, 2, 2, 2)
+    hold(sessions, alone(sessions, "a#1"), "a#1")
+    hold(sessions, alone(sessions, "b#1"), "b#1")
+    assert alone(sessions, "c#1") is None
+    assert all(held.solitude is not Solitude.AWAITED for held in sessions.connected.values())
+    assert [sessions.reserve(KINDS) for _ in range(5)].count(None) == 1

@@ -4,7 +4,7 @@ open stream."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from noetl.core import kinds
@@ -42,6 +42,8 @@ class Commit:
     output_ref: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
     wall_ms: float
+    tasks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What each task of the pipeline cost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +161,8 @@ class FrameService:
         if not isinstance(records, list | tuple) or len(records) != (1 if is_framewise else stage["rows"]):
             needed = "one record" if is_framewise else "a record for each of them"
             raise EnvelopeInvalid(f"frame {frame_id} has {stage['rows']} rows and needs {needed}")
+        if not all(record is None or isinstance(record, Mapping) for record in records):
+            raise EnvelopeInvalid(f"frame {frame_id}: a record is an object, or null for a row that did not run")
         each = stage["rows"] if is_framewise else 1
         failed = each * sum(record is not None and "e" in record for record in records)
         skipped = each * sum(record is None for record in records)
@@ -171,7 +175,7 @@ class FrameService:
             result=Result(status="ok" if error is None else "error", reference=reference, context=context).to_json(),
             meta={
                 "outcomes": {"success": stage["rows"] - failed - skipped, "failed": failed, "skipped": skipped},
-                "profile": {"rows": stage["rows"] - skipped, "wall_ms": commit.wall_ms},
+                "profile": {"rows": stage["rows"] - skipped, "wall_ms": commit.wall_ms, "tasks": dict(commit.tasks)},
             },
             payloads=payloads,
         )

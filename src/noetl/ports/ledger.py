@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -173,6 +174,11 @@ class Ledger(Protocol):
     async def advance(self, advance: Advance) -> frozenset[int]:
         """Commit a decision.  Returns the shards whose fence held; nothing is written for the others.  Raises as
         `append` does."""
+        ...
+
+    def hold(self, shards: Collection[int]) -> AbstractAsyncContextManager[None]:
+        """Nobody else appends to these shards meanwhile: they wait, or are told LedgerBusy.  What the same task commits
+        with `advance` inside is durable when this ends, and may be unknown by then (LedgerUnavailable)."""
         ...
 
     async def locked(self, shards: Collection[int]) -> frozenset[int]:

@@ -3,6 +3,7 @@ applied whole, or it raises and nothing has changed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -28,6 +29,7 @@ class MemoryDatabase:
         self.tables = Tables(
             heads={shard: ShardHead(shard, 1, 0, 0) for shard in range(shard_count)},
             locked=frozenset(),
+            held={},
             shards={shard: [] for shard in range(shard_count)},
         )
         # Called after every commit with the new rows: a checker sees each of them and not only the end.
@@ -45,7 +47,7 @@ class MemoryDatabase:
     def append(self, offers: Sequence[Offer]) -> AppendOutcome:
         """Append what is new of every offer, leaving out what is stored; an offer is refused as a whole."""
         heads = self.tables.heads
-        self._refuse_locked(offer.shard_id for offer in offers)
+        self.refuse_locked(offer.shard_id for offer in offers)
         for offer in offers:
             if offer.shard_id not in heads:
                 raise EnvelopeInvalid(f"there is no shard {offer.shard_id}: nothing was appended to it")
@@ -97,7 +99,7 @@ class MemoryDatabase:
 
     def advance(self, advance: Advance) -> frozenset[int]:
         """Commit a decision for the shards whose fence holds."""
-        self._refuse_locked(fence.shard_id for fence in advance.fences)
+        self.refuse_locked(fence.shard_id for fence in advance.fences)
         held = frozenset(fence.shard_id for fence in advance.fences if self.holds(fence)) - self._stale(advance)
         fresh = [sealed for sealed in advance.events if sealed.event.shard_id in held]
         self._check_new(fresh)
@@ -122,8 +124,15 @@ class MemoryDatabase:
         self._observe(rows)
         return held
 
-    def _refuse_locked(self, shards: Iterable[int]) -> None:
-        if not self.tables.locked.isdisjoint(shards):
+    def locked(self) -> frozenset[int]:
+        """The shards that whoever asks cannot write to."""
+        if not self.tables.held:
+            return self.tables.locked
+        own = asyncio.current_task()
+        return self.tables.locked | {shard_id for shard_id, holder in self.tables.held.items() if holder is not own}
+
+    def refuse_locked(self, shards: Iterable[int]) -> None:
+        if not self.locked().isdisjoint(shards):
             raise LedgerBusy("somebody holds a lock on a shard")
 
     def _stale(self, advance: Advance) -> set[int]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults
@@ -22,8 +24,20 @@ class MemoryLedger:
     async def advance(self, advance: Advance) -> frozenset[int]:
         return await self._faults.around("advance", lambda: self._database.advance(advance))
 
+    @asynccontextmanager
+    async def hold(self, shards: Collection[int]) -> AsyncIterator[None]:
+        held = self._database.tables.held
+        await self._faults.around("hold", lambda: self._database.refuse_locked(shards))
+        task = asyncio.current_task()
+        held.update(dict.fromkeys(shards, task))
+        try:
+            yield
+        finally:
+            for shard_id in shards:
+                held.pop(shard_id, None)
+
     async def locked(self, shards: Collection[int]) -> frozenset[int]:
-        return await self._faults.around("locked", lambda: self._database.tables.locked & frozenset(shards))
+        return await self._faults.around("locked", lambda: self._database.locked() & frozenset(shards))
 
     async def read_execution(self, execution_id: int, *, after_position: int = 0, limit: int = 10_000) -> list[Event]:
         def read() -> list[Event]:

@@ -91,6 +91,8 @@ class Tables:
     heads: dict[int, ShardHead]
     locked: frozenset[int]
     """Shards that somebody outside holds a lock on."""
+    held: dict[int, object]
+    """Shards that a decider has to itself for one commit, by its task."""
     shards: dict[int, list[StoredEvent]]
     events: dict[int, list[StoredEvent]] = field(default_factory=dict)
     transitions: dict[tuple[int, str], StoredEvent] = field(default_factory=dict)

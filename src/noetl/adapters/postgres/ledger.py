@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager
 
 from noetl.adapters.postgres.advance import payload_columns, statement_of
 from noetl.adapters.postgres.pool import Reader, Writer
@@ -103,6 +104,12 @@ class PostgresLedger:
         point("server.advanced")
         self._measure(advance.events)
         return frozenset(row["shard_id"] for row in rows)
+
+    @asynccontextmanager
+    async def hold(self, shards: Collection[int]) -> AsyncIterator[None]:
+        async with self._writer.transaction():
+            await self._writer.fetch(query("serving.sql", "hold_shards"), {"shards": sorted(shards)})
+            yield
 
     async def locked(self, shards: Collection[int]) -> frozenset[int]:
         asked = sorted(shards)

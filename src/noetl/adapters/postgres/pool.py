@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -92,24 +93,57 @@ class Writer:
         self._connection: Any = None
         self._prepared: OrderedDict[str, Any] = OrderedDict()
         self._lock = asyncio.Lock()
+        # Whose transaction is open.
+        self._holder: asyncio.Task[Any] | None = None
 
     async def fetch(self, statement: Statement, values: dict[str, object]) -> Sequence[Any]:
-        async with self._lock, translated_errors():
-            prepared = self._prepared.get(statement.text)
-            if prepared is None or self._connection.is_closed():
-                prepared = await self._prepare(statement)
-            self._prepared.move_to_end(statement.text)
-            rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
-            return rows
+        async with contextlib.nullcontext() if self._is_holder() else self._lock, translated_errors():
+            return await self._fetch(statement, values)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[None]:
+        """What the task that asks for it fetches inside is one commit, and durable when this ends; others wait for it.
+        Whatever goes wrong inside, the connection is dropped: that rolls back, also when nobody has time to wait."""
+        async with self._lock:
+            async with translated_errors():
+                await self._connect()
+                await self._connection.execute("BEGIN")
+            self._holder = asyncio.current_task()
+            try:
+                yield
+                async with translated_errors():
+                    await self._connection.execute("COMMIT")
+            except BaseException:
+                self._connection.terminate()
+                raise
+            finally:
+                self._holder = None
+
+    def _is_holder(self) -> bool:
+        return self._holder is not None and self._holder is asyncio.current_task()
+
+    async def _fetch(self, statement: Statement, values: dict[str, object]) -> Sequence[Any]:
+        prepared = self._prepared.get(statement.text)
+        if prepared is None or self._connection.is_closed():
+            prepared = await self._prepare(statement)
+        self._prepared.move_to_end(statement.text)
+        rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
+        return rows
+
+    async def _connect(self) -> None:
+        if self._connection is not None and not self._connection.is_closed():
+            return
+        if self._is_holder():
+            raise LedgerUnavailable("the connection broke in a transaction")
+        self._prepared.clear()
+        self._connection = await asyncpg.connect(
+            self._dsn,
+            server_settings=self._settings,
+            timeout=CONNECT_SECONDS_MAX,
+        )
 
     async def _prepare(self, statement: Statement) -> Any:
-        if self._connection is None or self._connection.is_closed():
-            self._prepared.clear()
-            self._connection = await asyncpg.connect(
-                self._dsn,
-                server_settings=self._settings,
-                timeout=CONNECT_SECONDS_MAX,
-            )
+        await self._connect()
         prepared = await self._connection.prepare(statement.text)
         self._prepared[statement.text] = prepared
         # A commit has a statement of its own for every combination of parts, and Postgres keeps a plan of each.  One

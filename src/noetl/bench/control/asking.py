@@ -10,10 +10,18 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import aiohttp
 
 END_SECONDS_MAX = 30.0
+
+
+class Answered(NamedTuple):
+    """`is_shown` is whether the execution was projected by then; how long that takes is the lag."""
+
+    milliseconds: float
+    is_shown: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +34,10 @@ class Asker:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{execution_id}\n".encode())
 
-    async def answers(self) -> list[float]:
-        """Milliseconds of every answer.  Nothing can be asked any more."""
+    async def answers(self) -> list[Answered]:
+        """In the order in which they were asked for.  Nothing can be asked any more."""
         told, _ = await asyncio.wait_for(self.process.communicate(b""), END_SECONDS_MAX)
-        return list(json.loads(told))
+        return [Answered(*one) for one in json.loads(told)]
 
 
 @asynccontextmanager
@@ -52,16 +60,23 @@ async def main(url: str) -> None:
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     token = (await lines.readline()).decode().strip()
-    answers: list[float] = []
-    async with aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as http:
+    async with (
+        aiohttp.ClientSession(url, headers={"Authorization": f"Bearer {token}"}) as http,
+        asyncio.TaskGroup() as group,
+    ):
+        # Side by side: while one answer is late the others are asked for all the same, and are late too.
+        asked = []
         while line := (await lines.readline()).decode().strip():
-            begun = time.perf_counter()
-            async with http.get(f"/api/executions/{line}") as response:
-                await response.read()
-            answers.append((time.perf_counter() - begun) * 1000)
-            # Not projected yet: the lag says how long that takes.
-            assert response.status in (200, 503), response.status
-    json.dump(answers, sys.stdout)
+            asked.append(group.create_task(_answer(http, line)))
+    json.dump([task.result() for task in asked], sys.stdout)
+
+
+async def _answer(http: aiohttp.ClientSession, execution_id: str) -> Answered:
+    begun = time.perf_counter()
+    async with http.get(f"/api/executions/{execution_id}") as response:
+        await response.read()
+    assert response.status in (200, 503), response.status
+    return Answered((time.perf_counter() - begun) * 1000, response.status == 200)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from noetl.adapters.postgres.ledger import PostgresLedger
 from noetl.adapters.postgres.pool import Reader, Writer
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.bench.control.appending import Appends
-from noetl.bench.control.asking import asker
+from noetl.bench.control.asking import Answered, asker
 from noetl.bench.control.stories import told_again
 from noetl.bench.control.watching import Watch, quantile, reading
 from noetl.bench.ground import DATABASE, BareGround, bare_grounds
@@ -55,7 +55,8 @@ class _Place:
 async def control(settings: Settings) -> Report:
     async with bare_grounds(settings, DATABASE) as (bare,), _serving(bare) as place:
         story = await _recorded(place)
-        rate, watch, status_ms = await _measured(place, story, settings.shard_count)
+        rate, watch, answered = await _measured(place, story, settings.shard_count)
+    status_ms = [one.milliseconds for one in answered]
     return Report(
         "control",
         {
@@ -64,6 +65,7 @@ async def control(settings: Settings) -> Report:
             "checkpoint_age_p99_ms": Metric(quantile(watch.age_ms, 0.99), "ms", AGE_P99_MS_MAX),
             "events_per_s": Metric(rate, "1/s", EVENTS_PER_SECOND),
             "status_p50_ms": Metric(quantile(status_ms, 0.5), "ms"),
+            "status_not_shown_pct": Metric(100 * sum(not one.is_shown for one in answered) / len(answered), "%"),
             "append_p99_ms": Metric(quantile([call.seconds * 1000 for call in watch.appends.answered], 0.99), "ms"),
         },
     )
@@ -104,7 +106,7 @@ async def _recorded(place: _Place) -> list[Event]:
         await reader.close()
 
 
-async def _measured(place: _Place, story: Sequence[Event], shard_count: int) -> tuple[float, Watch, list[float]]:
+async def _measured(place: _Place, story: Sequence[Event], shard_count: int) -> tuple[float, Watch, list[Answered]]:
     ids = SnowflakeIds(node=1003)
     reader = Reader(place.database, size_max=1)
     writers = [Writer(place.database) for _ in range(WRITERS)]
@@ -127,8 +129,8 @@ async def _measured(place: _Place, story: Sequence[Event], shard_count: int) -> 
                 rate = await watch.appends.run(EVENTS_PER_SECOND, SECONDS)
                 for one in others:
                     one.cancel()
-            status_ms = (await asking.answers())[-watch.asked :]
+            answered = (await asking.answers())[-watch.asked :]
     finally:
         for writer in writers:
             await writer.close()
-    return rate, watch, status_ms
+    return rate, watch, answered

@@ -68,10 +68,14 @@ class Watch:
     async def lags(self, database: Any) -> None:
         """From the answer to an append until the watermark of its shard is beyond it."""
         uncovered = Uncovered(self.appends)
-        while True:
-            await asyncio.sleep(LOOK_EVERY_SECONDS)
-            now, covered = uncovered.look(dict(await database.fetch(_PROJECTED)))
-            self.lag_ms += [(now - at) * 1000 for at in covered]
+        try:
+            while True:
+                await asyncio.sleep(LOOK_EVERY_SECONDS)
+                now, covered = uncovered.look(dict(await database.fetch(_PROJECTED)))
+                self.lag_ms += [(now - at) * 1000 for at in covered]
+        finally:
+            # What is not projected when everything ends is late as well.
+            self.lag_ms += [(time.monotonic() - at) * 1000 for at in uncovered.oldest()]
 
     async def ages(self, database: Any) -> None:
         """How long the first append behind the last checkpoint of a shard has been there, look by look."""

@@ -48,13 +48,24 @@ from noetl.engine.sharing.neighbours import Neighbours
 from noetl.engine.sharing.owned import Owned
 from noetl.engine.sharing.places import ShardsOf
 from noetl.engine.sharing.undecided import Undecided
-from noetl.engine.sharing.waiting import RETRY_SECONDS, Turns, Waiting, apart, is_recorded, one_each, patiently, unheard
+from noetl.engine.sharing.waiting import (
+    RETRY_SECONDS,
+    Attempt,
+    Turns,
+    Waiting,
+    apart,
+    is_recorded,
+    one_each,
+    patiently,
+    unheard,
+)
 from noetl.points import point
 from noetl.ports.ledger import ShardHead
 from noetl.ports.session import Fact, Stop
 
 BATCH_INPUTS_MAX = 128
 MISSES_MAX = 5
+MISSES_UNHELD_MAX = 3
 TRUST_LOOK_SECONDS = 0.05
 log = logging.getLogger("noetl.decider")
 # Only the owner of the shard has a use for them, and finds out by itself.
@@ -222,37 +233,34 @@ class Decider:
 
     async def _commit(self, taken: list[Waiting]) -> None:
         """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away."""
-        tries, unexplained = 0, 0
+        tries, misses, unexplained, missed = 0, 0, 0, frozenset[int]()
         while taken:
-            batch, taken = await self._decide(taken)
-            if not taken:
-                return
-            if batch.is_empty:
-                self._answer(taken)
-                return
-            advance = batch.advance(self._sessions.holds)
-            await self._trusted()
-            for delivery in batch.deliveries:
-                self._sessions.announce(delivery.session_id, delivery.message)
+            wait_seconds = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
+            one = Attempt(self._batch(), taken)
             try:
-                held = await self._ledger.advance(advance)
+                # Others may append faster than we look, decide and commit: then they wait for one commit of ours.
+                await (self._attempt_alone(one, missed) if misses >= MISSES_UNHELD_MAX else self._attempt(one))
             except LedgerBusy:
-                self._release(batch)
-                taken = await self._set_aside(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+                self._release(one.batch)
+                taken = await self._set_aside(one.batch.shards or missed, one.taken, wait_seconds)
             except LedgerUnavailable as error:
                 self._counts.unknown += 1
                 log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
-                taken += await self._recover(batch, taken, RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)])
+                taken = one.taken + await self._recover(one.batch, one.taken, wait_seconds)
             except (TransitionConflict, EnvelopeInvalid) as error:
-                await self._take_apart(batch, taken, error)
+                await self._take_apart(one.batch, one.taken, error)
                 return
             else:
-                if held >= batch.shards:
-                    self._done(batch, taken)
+                if not one.taken or one.batch.is_empty:
+                    self._answer(one.taken)
+                    return
+                if one.held >= one.batch.shards:
+                    self._done(one.batch, one.taken)
                     return
                 self._counts.misses += 1
-                left, taken = self._part_done(batch, taken, held)
-                missed = batch.shards - held
+                misses += 1
+                left, taken = self._part_done(one.batch, one.taken, one.held)
+                missed = frozenset(one.batch.shards - one.held)
                 grown = await patiently(self._owned.look_again, missed)
                 if grown.keys() >= missed & self.heads.keys():
                     # All that was known is still true: it is decided again behind what somebody has appended.
@@ -267,9 +275,31 @@ class Decider:
                     taken += await self._recover(left, taken, 0.0)
             tries += 1
 
+    async def _attempt_alone(self, one: Attempt, shards: frozenset[int]) -> None:
+        """Nobody else appends to these shards between the look and the commit."""
+        await self._trusted()
+        async with self._ledger.hold(shards):
+            one.taken = await self._undecided.join(await self._owned.look_again(shards), one.taken)
+            await self._attempt(one, is_held=True)
+
+    async def _attempt(self, one: Attempt, *, is_held: bool = False) -> None:
+        one.batch, one.taken = await self._decide(one.taken)
+        if not one.taken or one.batch.is_empty:
+            return
+        if is_held and self._neighbours is not None and not self._neighbours.is_trusted:
+            # Whoever renews the lease may wait for what is held here.
+            raise LedgerUnavailable("the lease ran out while a shard was held")
+        await self._trusted()
+        for delivery in one.batch.deliveries:
+            self._sessions.announce(delivery.session_id, delivery.message)
+        one.held = await self._ledger.advance(one.batch.advance(self._sessions.holds))
+
+    def _batch(self) -> Batch:
+        return Batch(ids=self._ids, producer=self._producer, heads=self._owned.heads)
+
     async def _decide(self, taken: list[Waiting]) -> tuple[Batch, list[Waiting]]:
         """Fold and decide every input into one batch.  An input that is refused leaves no trace in it."""
-        batch = Batch(ids=self._ids, producer=self._producer, heads=self._owned.heads)
+        batch = self._batch()
         now = self._clock.now()
         kept = []
         turns = Turns()
@@ -437,29 +467,19 @@ class Decider:
 
     async def _read_again(self, taken: list[Waiting], uncertain: set[int], stops: Sequence[Stop]) -> list[Waiting]:
         await patiently(self._owned.look_again, list(self.heads))
-        left = await patiently(self._undecided.of, self.free_shards)
-        found = {one.input.execution_id: one.input for one in left}
-        away = await patiently(self._undecided.elsewhere, list(self.heads))
+        found = await patiently(self._undecided.again, self.free_shards, uncertain, stops)
         # What was committed without our knowing may be what somebody waits for, and no later commit would tell them.
         self._watchers.notify(uncertain, uncertain)
-        for execution_id in sorted(uncertain):
-            known = found.get(execution_id)
-            found[execution_id] = RestoreInput(
-                execution_id=execution_id,
-                undecided=known.undecided if isinstance(known, RestoreInput | DecideInput) else (),
-                stops=tuple(stop for stop in stops if stop.execution_id == execution_id),
-                elsewhere=away.get(execution_id, frozenset()),
-            )
         for waiting in taken:
             # One that already waits takes over what is undecided now: the rest may have been decided meanwhile.
             if isinstance(waiting.input, RestoreInput | DecideInput):
                 waiting.input = found.pop(waiting.input.execution_id, waiting.input)
         return [unheard(found[execution_id]) for execution_id in sorted(found)]
 
-    async def _set_aside(self, batch: Batch, taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
+    async def _set_aside(self, shards: Collection[int], taken: list[Waiting], wait_seconds: float) -> list[Waiting]:
         """Nothing was written, because somebody holds a lock: what is about their shards waits for them, and nothing
         else does.  Returns the rest."""
-        locked = await patiently(self._ledger.locked, batch.shards)
+        locked = await patiently(self._ledger.locked, shards)
         log.warning("shards locked", extra={"event": "shards.locked", "reason": ", ".join(map(str, sorted(locked)))})
         if not locked:
             await asyncio.sleep(wait_seconds)

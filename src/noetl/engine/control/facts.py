@@ -7,7 +7,7 @@ from typing import Any
 
 from noetl.core import kinds
 from noetl.core.codec import canonical_bytes
-from noetl.core.errors import EnvelopeInvalid, RequestInvalid
+from noetl.core.errors import EnvelopeInvalid, LeaseLost, RequestInvalid
 from noetl.core.event import Draft
 from noetl.core.execution.jobs import reports
 from noetl.core.execution.lifecycle import failed_draft, later, lost_outcomes
@@ -44,6 +44,7 @@ XID_CHARS_MAX = 20
 _OF_COMMANDS = reports.EVENTS | {kinds.COMMAND_COMPLETED, kinds.COMMAND_FAILED, kinds.TASK_WAITING}
 _FRAME_ENDED = frozenset((kinds.FRAME_COMMITTED, kinds.FRAME_FAILED))
 _OF_FRAMES = reports.EVENTS | _FRAME_ENDED | {kinds.FRAME_HEARTBEAT}
+_EPOCH_NAMES = ("epoch_id", "loop_id", "loop_event_id", "__loop_epoch_id")
 _OF_CURSORS = _OF_FRAMES | {kinds.CURSOR_CLAIMED}
 
 
@@ -121,6 +122,16 @@ def exhausted(command: Command) -> Draft:
     return failed_draft(command, error)
 
 
+def _without_epoch(command: Command, meta: Mapping[str, object]) -> dict[str, object]:
+    """A worker may say which turn of a loop it speaks of, by any of the names that are in use for that.  A word about
+    another turn came too late; none of the names is written."""
+    stage_id = f"{command.step}#{command.run}"
+    for name in _EPOCH_NAMES:
+        if meta.get(name, stage_id) != stage_id:
+            raise LeaseLost(f"{command.command_id} is of {stage_id}, and meta.{name} names another turn of the loop")
+    return {name: value for name, value in meta.items() if name not in _EPOCH_NAMES}
+
+
 def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
     """A worker's fact about what it holds.  Refused when it is no fact about such a thing."""
     if fact.event_type not in _allowed(command):
@@ -131,7 +142,7 @@ def fact_draft(command: Command, fact: Fact, now: str) -> Draft:
         return reports.job_draft(command, fact.event_type, fact.meta)._replace(payload_ref=fact.payload_ref)
     if "jobs" in fact.meta:
         reports.check_recorded(fact.meta["jobs"])
-    meta = {**fact.meta, "step": command.step, "attempt": fact.attempt}
+    meta = {**_without_epoch(command, fact.meta), "step": command.step, "attempt": fact.attempt}
     stage_id = frame_id = command_id = None
     if command.frame is None:
         command_id = command.command_id

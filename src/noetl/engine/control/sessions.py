@@ -84,11 +84,12 @@ class Sessions:
             held.is_draining = True
             if not drain:
                 del self.connected[session_id]
+                self.loners.lost(held)
 
     def _free(self, held: Connected, slots: int = 1) -> None:
         held.free += slots
         if held.solitude is Solitude.KEPT:
-            held.solitude = Solitude.NO
+            self.loners.freed(held)
         if held.free > 0 and not held.is_draining:
             self.pools.changed.set()
             if self.on_free is not None:

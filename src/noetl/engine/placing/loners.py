@@ -15,7 +15,9 @@ RESTING_SECONDS = 2.0
 class Loners:
     """Commands that must have a session to themselves.  Those that could not yet are tried in turn.
 
-    One at a time, with a rest: much that dies alone must not keep everybody else from working."""
+    At most every second session of a pool is given so, and when such a command took its session with it there is a
+    rest: much that dies alone must not keep everybody else from working.  What ends well makes room for the next at
+    once."""
 
     def __init__(self, connected: Mapping[int, Connected], pools: Pools) -> None:
         self._connected = connected
@@ -37,8 +39,6 @@ class Loners:
             # Somebody else was empty first: nobody waits for this one any more.
             if held.pool == pool and held.solitude is Solitude.AWAITED:
                 held.solitude = Solitude.NO
-        self._resting.add(pool)
-        asyncio.get_running_loop().call_later(RESTING_SECONDS, self._rested, pool)
         return found
 
     def waiting(self, pool: str) -> Collection[tuple[int, str]]:
@@ -51,6 +51,18 @@ class Loners:
         if first is None:
             self._share_again(pool)
         return first
+
+    def freed(self, held: Connected) -> None:
+        """What had a session to itself has left it."""
+        held.solitude = Solitude.NO
+        if self._waiting.get(held.pool):
+            self._pools.expect(held.pool)
+
+    def lost(self, held: Connected) -> None:
+        """A session is gone with what it held."""
+        if held.solitude is Solitude.KEPT and held.pool not in self._resting:
+            self._resting.add(held.pool)
+            asyncio.get_running_loop().call_later(RESTING_SECONDS, self._rested, held.pool)
 
     def _share_again(self, pool: str) -> None:
         """A session is empty and what it became empty for is gone: cancelled, or taken by another server."""
@@ -65,6 +77,8 @@ class Loners:
 
     def _found(self, kinds: Collection[str] | None, pool: str) -> Connected | None:
         able = [held for held in self._connected.values() if held.slots > 0 and held.serves(kinds, pool)]
+        if sum(held.solitude is Solitude.KEPT for held in able) >= max(len(able) // 2, 1):
+            return None
         empty = next((held for held in able if held.is_empty and held.solitude is not Solitude.KEPT), None)
         if empty is not None:
             empty.solitude = Solitude.KEPT
@@ -73,8 +87,10 @@ class Loners:
         if in_vain is not None:
             in_vain.solitude = Solitude.NO
             return in_vain
-        if able and all(held.is_shared for held in able):
-            self._await(min(able, key=lambda held: held.slots - held.free))
+        if not any(held.solitude is Solitude.AWAITED for held in able):
+            shared = [held for held in able if held.is_shared]
+            if shared:
+                self._await(min(shared, key=lambda held: held.slots - held.free))
         return None
 
     def _await(self, held: Connected) -> None:

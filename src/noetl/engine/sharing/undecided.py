@@ -13,6 +13,7 @@ from noetl.engine.sharing.neighbours import Neighbours
 from noetl.engine.sharing.owned import Owned
 from noetl.engine.sharing.waiting import Turns, Waiting, unheard
 from noetl.ports.ledger import Ledger, ShardHead
+from noetl.ports.session import Stop
 
 
 class Undecided:
@@ -32,6 +33,23 @@ class Undecided:
         """What has grown behind heads that were known."""
         found = await self._inputs(self._behind(known))
         return [unheard(one) for one in found]
+
+    async def again(
+        self, shards: Iterable[int], uncertain: Iterable[int], stops: Sequence[Stop]
+    ) -> dict[int, DecideInput | RestoreInput]:
+        """All that is undecided there, and these executions as they are in truth, by execution."""
+        heads = [self._owned.heads[shard_id] for shard_id in shards]
+        found = {one.execution_id: one for one in await self._inputs([(head, head.decided_position) for head in heads])}
+        away = await self.elsewhere(list(self._owned.heads))
+        for execution_id in sorted(uncertain):
+            known = found.get(execution_id)
+            found[execution_id] = RestoreInput(
+                execution_id=execution_id,
+                undecided=() if known is None else known.undecided,
+                stops=tuple(stop for stop in stops if stop.execution_id == execution_id),
+                elsewhere=away.get(execution_id, frozenset()),
+            )
+        return found
 
     async def join(self, known: Mapping[int, ShardHead], taken: Sequence[Waiting]) -> list[Waiting]:
         """What has grown goes before the inputs that wait for it: that is its order in the ledger.  One that brings an

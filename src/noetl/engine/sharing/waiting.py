@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from noetl.core import kinds
 from noetl.core.errors import LedgerUnavailable, NoetlError
 from noetl.engine.children.inputs import CHILD_REPORTED, ChildStartInput
+from noetl.engine.control.batch import Batch
 from noetl.engine.control.inputs import CancelInput, DecideInput, FactInput, Input, RestoreInput, StartInput
 from noetl.ports.ledger import Ledger
 from noetl.ports.session import Stop
@@ -39,6 +40,15 @@ class Waiting:
     def refuse(self, error: NoetlError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
+
+
+@dataclass(slots=True)
+class Attempt:
+    """A commit on its way: what it is about, and the shards in which it held."""
+
+    batch: Batch
+    taken: list[Waiting]
+    held: frozenset[int] = frozenset()
 
 
 def unheard(one: Input) -> Waiting:

@@ -69,7 +69,7 @@ class MemoryCheckpoints:
             row = self._database.tables.roles.get(lease.role)
             if row is None or (row.runtime_id, row.epoch) != (lease.runtime_id, lease.epoch):
                 return frozenset()
-            free = [one for one in checkpoints if one.shard_id not in self._database.tables.locked]
+            free = [one for one in checkpoints if one.shard_id not in self._database.locked()]
             self._database.checkpoint(free)
             return frozenset(one.shard_id for one in free)
 

@@ -144,7 +144,7 @@ class MemoryShards:
     async def claim(self, runtime_id: int, *, count: int) -> list[ShardHead]:
         def write() -> list[ShardHead]:
             presence, heads = self._presence, self._presence.database.tables.heads
-            locked = presence.database.tables.locked
+            locked = presence.database.locked()
             dead = [shard for shard in sorted(heads) if not presence.is_alive(presence.owners.get(shard))]
             free = [shard for shard in dead if shard not in locked]
             for shard_id in free[:count]:
@@ -156,7 +156,7 @@ class MemoryShards:
 
     async def hand_over(self, runtime_id: int, shards: Collection[int]) -> list[int]:
         def write() -> list[int]:
-            locked = self._presence.database.tables.locked
+            locked = self._presence.database.locked()
             own = [one for one in sorted(shards) if self._presence.owners.get(one) == runtime_id and one not in locked]
             for shard_id in own:
                 del self._presence.owners[shard_id]

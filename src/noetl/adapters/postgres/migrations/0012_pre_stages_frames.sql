@@ -45,7 +45,8 @@ WHERE o.event_type = 'stage.opened' OR (o.event_type = 'loop.started' AND NOT EX
     SELECT FROM noetl.event AS x
     WHERE x.execution_id = o.execution_id AND x.transition_key = 'stage.opened/' || o.stage_id))
 UNION ALL
-SELECT i.execution_id, i.command_id, i.tenant_id, i.organization_id, m.step, m.run, 'reduce', 'references',
+-- Several fan-outs may meet in one step: its parent is the one that was last.
+(SELECT DISTINCT ON (i.execution_id, i.command_id) i.execution_id, i.command_id, i.tenant_id, i.organization_id, m.step, m.run, 'reduce', 'references',
     CASE WHEN t.event_type = 'command.completed' THEN 'closed' WHEN t.event_type = 'command.failed' THEN 'failed'
          ELSE 'open' END,
     f.stage_id, NULL, i.event_id, t.event_id, (f.meta->'fanin'->>'succeeded')::bigint, NULL, NULL, NULL, NULL,
@@ -63,10 +64,12 @@ WHERE f.event_type = 'loop.fanin.completed' AND m.kind = 'step'
   AND NOT EXISTS (
     SELECT FROM noetl.event AS x
     WHERE x.execution_id = f.execution_id AND x.event_type = 'loop.fanin.completed' AND x.position > f.position
-      AND x.position < i.position AND x.meta->>'step' = f.meta->>'step');
+      AND x.position < i.position AND x.meta->>'step' = f.meta->>'step')
+ORDER BY i.execution_id, i.command_id, f.position DESC);
 
 -- One row for each frame.  The frames of a stage are a chain: `parent_frame_id` is the one that was given out before, of
--- a cursor by the same slot.  The command of a frame is the frame; its attempt is the fencing token.
+-- a cursor by the same slot.  The command of a frame is the frame; its attempt is the fencing token.  When no row of a loop
+-- is left to run, a frame without an end was taken back (`withdrawn`): its loop ended before it.
 CREATE VIEW noetl.frame (
     execution_id, frame_id, stage_id, tenant_id, organization_id, step, number, parent_frame_id, command_id,
     claimed_event_id, terminal_event_id, status, attempt, owner_session_id, slot, first_row, row_count, concurrency,
@@ -76,6 +79,9 @@ SELECT d.execution_id, d.frame_id, d.stage_id, d.tenant_id, d.organization_id, m
          WHEN m.number > 1 THEN d.stage_id || '/' || (m.number - 1) END,
     d.frame_id, d.event_id, t.event_id,
     CASE WHEN t.event_type = 'frame.committed' THEN 'committed' WHEN t.event_type = 'frame.failed' THEN 'failed'
+         WHEN EXISTS (
+             SELECT FROM noetl.event AS x
+             WHERE x.execution_id = d.execution_id AND x.transition_key = 'loop.done/' || d.stage_id) THEN 'withdrawn'
          WHEN s.event_type = 'frame.started' THEN 'started' WHEN s.event_type = 'frame.abandoned' THEN 'abandoned'
          ELSE 'dispatched' END,
     coalesce(sm.attempt, 0), sm.session::bigint, m.slot, m.first,

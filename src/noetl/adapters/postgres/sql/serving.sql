@@ -186,5 +186,10 @@ ORDER BY command_id
 SELECT shard_id FROM noetl.execution_shard WHERE shard_id = ANY (:shards::integer[])
 ORDER BY shard_id FOR UPDATE SKIP LOCKED
 
+-- name: hold_shards
+-- Kept to the end of the transaction, so that nobody appends between a look and the decision about what it showed.  In
+-- shard order, as every writer takes them: no deadlock.
+SELECT shard_id FROM noetl.execution_shard WHERE shard_id = ANY (:shards::integer[]) ORDER BY shard_id FOR UPDATE
+
 -- name: shard_of
 SELECT shard_id FROM noetl.stream WHERE execution_id = :execution_id::bigint

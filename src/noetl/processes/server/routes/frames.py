@@ -10,7 +10,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from noetl.core.errors import RequestInvalid
-from noetl.core.limits import ERROR_MESSAGE_CHARS_MAX, FACTS_BYTES_MAX, FRAME_ROWS_MAX, PLACE_NAME_CHARS_MAX
+from noetl.core.limits import (
+    ERROR_MESSAGE_CHARS_MAX,
+    FACTS_BYTES_MAX,
+    FRAME_ROWS_MAX,
+    FRAME_TASKS_TOLD_MAX,
+    PLACE_NAME_CHARS_MAX,
+)
 from noetl.core.locator.locality import DISTANCES, Place, distance_named
 from noetl.engine.frames import Commit, FrameService, Wanted
 from noetl.ports.session import CommandMessage
@@ -68,9 +74,22 @@ class FrameError(BaseModel):
     retryable: bool = False
 
 
+class FrameTaskCost(BaseModel):
+    """All calls of one task in a frame."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    kind: str = Field(min_length=1, max_length=100)
+    calls: int = Field(default=0, ge=0, le=10**9)
+    failed: int = Field(default=0, ge=0, le=10**9)
+    render_ms: float = Field(default=0.0, ge=0.0, le=1e12)
+    tool_ms: float = Field(default=0.0, ge=0.0, le=1e12)
+    limit_ms: float = Field(default=0.0, ge=0.0, le=1e12)
+
+
 class FrameCommitBody(BaseModel):
     """`records` has one entry per row in item order, null for one that did not run; or `output_ref` says where they
-    are.  With `error` the frame has failed."""
+    are.  With `error` the frame has failed.  `wall_ms` and `tasks`, by their names, are what it cost."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -80,6 +99,9 @@ class FrameCommitBody(BaseModel):
     output_ref: dict[str, Any] | None = None
     error: FrameError | None = None
     wall_ms: float = Field(default=0.0, ge=0.0, le=1e12, allow_inf_nan=False)
+    tasks: dict[Annotated[str, Field(min_length=1, max_length=200)], FrameTaskCost] = Field(
+        default_factory=dict, max_length=FRAME_TASKS_TOLD_MAX
+    )
     wants_next: bool = False
 
 
@@ -178,6 +200,7 @@ class _Routes:
                 output_ref=body.output_ref,
                 error=body.error.model_dump() if body.error is not None else None,
                 wall_ms=body.wall_ms,
+                tasks={name: cost.model_dump() for name, cost in body.tasks.items()},
             ),
         )
         following: dict[str, Any] | None = None
