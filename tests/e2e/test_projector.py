@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.support.cli import cli, wait_until
+from tests.support.databases import connected
 from tests.support.server import Place
 from tests.support.server import place as server_place
 from tests.support.yaml import HEAD
@@ -153,3 +155,26 @@ def test_a_projector_needs_a_database_that_others_have() -> None:
         refused = noetl("server", "--no-projector")
         assert refused.code == 2
         assert "NOETL_POSTGRES_DSN" in refused.stderr
+
+
+async def forget_projections(address: str) -> None:
+    async with connected(address) as connection:
+        await connection.execute("TRUNCATE noetl.projection_checkpoint, noetl.execution")
+
+
+def test_what_is_recorded_and_not_shown_yet_is_not_called_unknown(place: Place) -> None:
+    place.start_server("--no-projector")
+    place.start_worker()
+    projector, _ = start_projector(place)
+    execution_id = place.submit(LOOP, {"items": 2})
+    assert place.finish(execution_id)["status"] == "COMPLETED"
+    projector.signal(signal.SIGTERM)
+    assert projector.wait() == 0
+    asyncio.run(forget_projections(place.environment["NOETL_POSTGRES_DSN"]))
+    answer = place.request("GET", f"/api/executions/{execution_id}")
+    assert (answer.status, answer.json["code"]) == (503, "not_shown_yet")
+    assert int(answer.headers["retry-after"]) >= 1
+    assert place.request("GET", f"/api/executions/{int(execution_id) + 1}").status == 404
+    start_projector(place)
+    # Whoever waits is told when it is shown again.
+    assert place.finish(execution_id)["status"] == "COMPLETED"

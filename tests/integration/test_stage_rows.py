@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ async def test_rows_are_what_the_events_say(address: str, tmp_path: Path) -> Non
     ]
     assert {one["status"] for one in stages} == {"closed"}
     assert (first["total"], first["done"], first["failed"], first["frames"]) == (5, 5, 1, 3)
+    policy = json.loads(first["frame_policy"])
+    assert {name: policy[name] for name in ("max_in_flight", "max_rows", "process")} == {
+        "max_in_flight": 2,
+        "max_rows": 2,
+        "process": "row",
+    }
+    assert json.loads(second["frame_policy"])["max_shard_retries"] == 2
     # A step between two loops is a link of another kind.
     assert [one["parent_stage_id"] for one in stages] == [None, None, "second#1"]
     for one in stages:

@@ -109,3 +109,25 @@ def test_the_last_attempt_begins_when_its_worker_is_empty_and_others_go_on_behin
             assert scene.state(behind).status is Status.COMPLETED
 
     scene.play(story())
+
+
+def test_an_execution_is_unanswered_from_a_word_about_it_until_that_is_recorded() -> None:
+    """What a session does not hold any more is not given to another one as long as its end may be on its way."""
+    scene = Scene(slots=1)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            execution = await start(life, step("start", seconds=1))
+            await asyncio.sleep(0.5)
+            assert execution not in life.decider.unanswered
+            scene.faults.script("advance", Mishap(seconds_before=30))
+            await asyncio.sleep(20)
+            (session,) = life.sessions.connected.values()
+            assert scene.state(execution).status is Status.RUNNING
+            assert execution in life.decider.unanswered
+            await asyncio.sleep(30)
+            assert scene.state(execution).status is Status.COMPLETED
+            assert not session.holds
+            assert not life.decider.unanswered
+
+    scene.play(story())

@@ -203,11 +203,19 @@ REPLACED_COLUMNS = (
         "projection_checkpoint: last_projected_event_id, lag_ms",
         "the same; where to go on is `projection_checkpoint.position`",
     ),
-    ("checkpoint: epoch, last_event_id", "comes with checkpoints"),
+    ("checkpoint: epoch, last_event_id", "the same, and `checkpoint.position`"),
     ("outbox", "the ledger: a reader remembers one position per shard"),
     ("stage: a table that is written", "`stage`, a view of `event`: its rows are what the events say"),
     ("frame: a table that is written", "`frame`, a view of `event`"),
+    (
+        "stage: dsl_ref, parent_event_id",
+        "`stage.step`; the playbook is in `execution`, the cause in `event.causation_id`",
+    ),
     ("frame: lease_until, owner_worker", "`frame.owner_session_id`; the lease is that of the session"),
+    (
+        "frame: cursor, output_ref, events_emitted",
+        "`frame.first_row` and `frame.row_count`; `result_ref`; three events",
+    ),
     ("manifest, manifest_part", "come with large collections"),
 )
 

@@ -160,7 +160,18 @@ class AppendOutcome:
     left_out: Mapping[int, LeftOut] = field(default_factory=dict)
 
 
-class Ledger(Protocol):
+class ShardLocks(Protocol):
+    def hold(self, shards: Collection[int]) -> AbstractAsyncContextManager[None]:
+        """Nobody else appends to these shards meanwhile: they wait, or are told LedgerBusy.  What the same task commits
+        with `advance` inside is durable when this ends, and may be unknown by then (LedgerUnavailable)."""
+        ...
+
+    async def locked(self, shards: Collection[int]) -> frozenset[int]:
+        """Those of the shards that nobody can write to now, because somebody holds a lock on them."""
+        ...
+
+
+class Ledger(ShardLocks, Protocol):
     """Appending and reading events.  Every method is one statement."""
 
     async def append(self, offers: Sequence[Offer]) -> AppendOutcome:
@@ -174,15 +185,6 @@ class Ledger(Protocol):
     async def advance(self, advance: Advance) -> frozenset[int]:
         """Commit a decision.  Returns the shards whose fence held; nothing is written for the others.  Raises as
         `append` does."""
-        ...
-
-    def hold(self, shards: Collection[int]) -> AbstractAsyncContextManager[None]:
-        """Nobody else appends to these shards meanwhile: they wait, or are told LedgerBusy.  What the same task commits
-        with `advance` inside is durable when this ends, and may be unknown by then (LedgerUnavailable)."""
-        ...
-
-    async def locked(self, shards: Collection[int]) -> frozenset[int]:
-        """Those of the shards that nobody can write to now, because somebody holds a lock on them."""
         ...
 
     async def read_execution(

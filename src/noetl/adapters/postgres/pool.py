@@ -108,16 +108,16 @@ class Writer:
             async with translated_errors():
                 await self._connect()
                 await self._connection.execute("BEGIN")
-            self._holder = asyncio.current_task()
+            self._holder, is_committed = asyncio.current_task(), False
             try:
                 yield
                 async with translated_errors():
                     await self._connection.execute("COMMIT")
-            except BaseException:
-                self._connection.terminate()
-                raise
+                is_committed = True
             finally:
                 self._holder = None
+                if not is_committed:
+                    self._connection.terminate()
 
     def _is_holder(self) -> bool:
         return self._holder is not None and self._holder is asyncio.current_task()

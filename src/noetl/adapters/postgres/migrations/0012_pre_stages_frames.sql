@@ -17,7 +17,14 @@ SELECT o.execution_id, o.stage_id, o.tenant_id, o.organization_id, m.step, m.run
          ELSE 'open' END,
     chain.stage_id, s.event_id, o.event_id,
     CASE WHEN o.event_type = 'stage.opened' THEN c.event_id ELSE d.event_id END,
-    coalesce(e.total, sm.total), e.done, e.failed, e.frames, sm.policy, o.event_time,
+    coalesce(e.total, sm.total), e.done, e.failed, e.frames,
+    CASE WHEN sm.policy IS NOT NULL THEN json_strip_nulls(json_build_object(
+        'max_in_flight', sm.policy->'max_in_flight', 'max_rows', sm.policy->'frame_rows',
+        'process', coalesce(sm.policy->>'process', 'row'), 'row_concurrency', sm.policy->'row_concurrency',
+        'max_attempts', sm.policy->'max_attempts', 'retry_mode', sm.policy->'retry_mode',
+        'max_seconds', sm.policy->'max_seconds', 'max_bytes', sm.policy->'max_bytes',
+        'max_distance', sm.policy->'max_distance', 'max_shard_retries', sm.policy->'shard_retries')) END,
+    o.event_time,
     CASE WHEN o.event_type = 'stage.opened' THEN c.event_time ELSE d.event_time END
 FROM noetl.event AS o
 CROSS JOIN LATERAL json_to_record(replace(o.meta::text, '\u0000', '\u0001')::json)
