@@ -91,6 +91,9 @@ class Frames:
             elif known is not None:
                 self._found[known.frame_id] = _changed(known, event)
 
+    def known(self, frame_id: str | None) -> FrameRow | None:
+        return self._found.get(frame_id or "")
+
     def rows(self) -> list[FrameRow]:
         """By number.  Of a window that was given out again as another frame only the last one is there: its rows have
         the outcome that counts."""

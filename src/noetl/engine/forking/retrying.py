@@ -5,7 +5,7 @@ The old one is read and never written: a closed execution stays closed."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +14,10 @@ from noetl.core.errors import ExecutionRunning, NothingToRetry, ResultUnknown, R
 from noetl.core.event import Event
 from noetl.core.execution.forking.cursors import over, recorded
 from noetl.core.execution.forking.ledger import Refold, StepRun, Survey
-from noetl.core.execution.forking.outputs import is_whole
+from noetl.core.execution.forking.outputs import writes_in
 from noetl.core.execution.forking.seeding import Reopened, Seed, kept_outputs, must_be_opened, seed
 from noetl.core.execution.looping.windows import Range
 from noetl.core.execution.state import RETRY, ExecutionState, FrameOutput, Stage
-from noetl.core.execution.writes import write
 from noetl.core.expression import find
 from noetl.core.expression.views import MISSING, part_of
 from noetl.core.expression.views.pipelines import with_parts
@@ -96,7 +95,8 @@ class RetryService:
 
     async def _seed(self, request: RetryRequest, playbook: CompiledPlaybook) -> tuple[Seed, tuple[Payload, ...]]:
         survey = Survey()
-        await self._look(request.execution_id, survey.see)
+        async for event in self._events(request.execution_id):
+            survey.see(event)
         if survey.first is None or not survey.is_terminal:
             # Told by the ledger: what this server remembers may be a moment old.
             raise ExecutionRunning(
@@ -104,8 +104,9 @@ class RetryService:
                 "wait for it, or cancel it"
             )
         refold = Refold(survey, _chosen(request, survey, playbook))
-        await self._look(request.execution_id, refold.see)
-        if refold.state is None or not refold.stages:
+        async for event in self._events(request.execution_id):
+            refold.see(event, await self._writes(request, refold.unsaid(event)))
+        if refold.state is None or not any(request.step in (None, stage.step) for stage, _ in refold.stages):
             raise _nothing(request)
         state, reopened = refold.state, list[Reopened]()
         payloads: list[Payload] = []
@@ -117,7 +118,6 @@ class RetryService:
                 payloads.append(index)
                 again = over(again, index.reference.to_json())
             reopened.append(await self._reopened(state, again))
-            state = state.changed({"variables": write(state.variables, await self._writes(request, again))})
         count = sum(len(one.outputs) for one in reopened)
         if count > SEED_OUTPUTS_MAX:
             raise RetryTooLarge(
@@ -127,12 +127,12 @@ class RetryService:
         made = seed(survey.first, state, reopened, position=survey.position, kind=RETRY)
         return made, tuple(payloads)
 
-    async def _look(self, execution_id: int, see: Callable[[Event], None]) -> None:
+    async def _events(self, execution_id: int) -> AsyncIterator[Event]:
         position = 0
         while page := await self._ledger.read_execution(execution_id, after_position=position, limit=PAGE_EVENTS):
             position = page[-1].position
             for event in page:
-                see(event)
+                yield event
             # A long ledger takes the processor: between two pages others get their turn.
             await asyncio.sleep(0)
 
@@ -147,17 +147,14 @@ class RetryService:
             found.update({place: ranges for (place, _), ranges in zip(some, rows, strict=True)})
         return Reopened(stage, kept_outputs(stage, found, origin=state.execution_id))
 
-    async def _writes(self, request: RetryRequest, stage: Stage) -> list[dict[str, object]]:
-        """What rows that are kept have written to the context, and no event says: their frame was not ended by who ran
-        it.  By reference, where the outcomes of these rows are."""
+    async def _writes(self, request: RetryRequest, places: Sequence[Mapping[str, object]]) -> list[dict[str, object]]:
+        """What the rows in some payloads have written to the context, by reference."""
         found: list[dict[str, object]] = []
-        given_up = [one for one in stage.outputs if one.origin is None and one.reference is None]
-        for output in () if is_whole(stage) else sorted(given_up, key=lambda one: one.number):
-            for part in output.parts:
-                document: Any = await self._document(request, part.reference)
-                for number, item in enumerate(document.get("writes", ())):
-                    at = ["writes", number, "v"]
-                    found.append({"path": list(item["path"]), "ref": part.reference, "at": at})
+        for start in range(0, len(places), STORED_FETCHES_MAX):
+            some = places[start : start + STORED_FETCHES_MAX]
+            documents: Any = await asyncio.gather(*(self._document(request, place) for place in some))
+            for place, document in zip(some, documents, strict=True):
+                found.extend(writes_in(place, document))
         return found
 
     async def _document(self, request: RetryRequest, reference: Mapping[str, object]) -> object:
@@ -189,7 +186,8 @@ def _is_good(record: object) -> bool:
 
 
 def _chosen(request: RetryRequest, survey: Survey, playbook: CompiledPlaybook) -> list[StepRun]:
-    """The loops that may be reopened.  Of those that lead to each other the first one is."""
+    """The loops that may be reopened.  Of those that lead to each other the first one is.  One whose rows all went well
+    is always among them: otherwise all of it would run again."""
     step = request.step
     if step is None:
         return survey.unfinished
@@ -198,7 +196,8 @@ def _chosen(request: RetryRequest, survey: Survey, playbook: CompiledPlaybook) -
         raise ResultUnknown(f"execution {request.execution_id} has no step {step[:100]!r}")
     if known.loop is None:
         raise ResultUnknown(f"step {step!r} of execution {request.execution_id} is no loop: only loops have items")
-    return [run for run in survey.unfinished if run.step == step]
+    unsealed = survey.unsealed
+    return [run for run in survey.unfinished if run.step == step or run in unsealed]
 
 
 def _nothing(request: RetryRequest) -> NothingToRetry:

@@ -7,18 +7,19 @@ loop that is reopened holds up to the moment when it was worked off."""
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from noetl.core import kinds
 from noetl.core.event import Event
 from noetl.core.execution.admission import FAILING
 from noetl.core.execution.evolve import evolve
-from noetl.core.execution.forking.outputs import outputs_of
+from noetl.core.execution.forking.outputs import is_whole, outputs_of
 from noetl.core.execution.state import ExecutionState, Stage
-from noetl.core.results.frames import FRAME_EVENTS, Frames
+from noetl.core.execution.writes import write
+from noetl.core.results.frames import FRAME_EVENTS, FrameRow, Frames
 
-_IDENTITY = re.compile(r"(.*)#(\d+)(?:/(?:eval/\d+|seal|\d+))?", re.DOTALL)
+_IDENTITY = re.compile(r"(.*)#(\d+)(?:/(?:(?:eval|gather)/\d+|seal|\d+))?", re.DOTALL)
 _EXECUTION = frozenset(
     (kinds.PLAYBOOK_COMPLETED, kinds.PLAYBOOK_FAILED, kinds.EXECUTION_CANCELLED, kinds.CANCEL_REQUESTED)
 )
@@ -51,8 +52,19 @@ class Survey:
         self.is_terminal = False
         self.holding: set[StepRun] = set()
         """Step runs that have ended and need not be repeated."""
-        self.unfinished: list[StepRun] = []
-        """Loops of which some items failed or never ran, in the order in which they were worked off."""
+        self._cursors: set[StepRun] = set()
+        self._open: list[StepRun] = []
+        self._worked_off: list[StepRun] = []
+
+    @property
+    def unfinished(self) -> list[StepRun]:
+        """Loops of which some items failed or never ran, and those that wait for their result only."""
+        return [*self._open, *self.unsealed]
+
+    @property
+    def unsealed(self) -> list[StepRun]:
+        """Loops whose rows all went well and whose step has not come to its end: nothing of them runs again."""
+        return [run for run in self._worked_off if run not in self.holding]
 
     def see(self, event: Event) -> None:
         meta: Any = event.meta
@@ -64,12 +76,20 @@ class Survey:
             return
         if event.event_type == kinds.STEP_DECIDED and meta["outcome"] != "failed" and meta.get("reason") != FAILING:
             self.holding.add(run)
-        elif event.event_type == kinds.LOOP_DONE and _has_open_items(meta):
-            self.unfinished.append(run)
+        elif event.event_type == kinds.LOOP_STARTED and "cursor" in meta:
+            self._cursors.add(run)
+        elif event.event_type == kinds.LOOP_DONE and meta["status"] != "refused":
+            if meta["done"] - meta["failed"] < meta["total"]:
+                self._open.append(run)
+            elif meta["status"] == "ok" or run not in self._cursors:
+                # A cursor that was stopped, or could not claim, may have left rows that nobody has recorded.
+                self._worked_off.append(run)
 
 
-def _has_open_items(meta: dict[str, Any]) -> bool:
-    return meta["status"] != "refused" and bool(meta["done"] - meta["failed"] < meta["total"])
+def _is_without_output(event: Event) -> bool:
+    """Whether a frame ended of which only what was persisted is there; not one whose claim was rolled back."""
+    result: Any = event.result
+    return result["reference"] is None and event.meta.get("claim") is None
 
 
 class Refold:
@@ -98,12 +118,35 @@ class Refold:
             found.append((stage, frames))
         return found
 
-    def see(self, event: Event) -> None:
+    def unsaid(self, event: Event) -> list[Mapping[str, Any]]:
+        """Where rows were persisted whose frames end with this event, and were not ended by who ran them: what these
+        rows wrote to the context stands there, and in no event."""
+        if event.event_type not in (kinds.FRAME_FAILED, kinds.LOOP_DONE):
+            return []
+        run = run_of(event)
+        frames = self._frames.get(run) if run in self._reopened and run not in self._dropped else None
+        if self.state is None or run is None or frames is None or is_whole(self.state.loop_state[run.step]):
+            return []
+        given_up: list[FrameRow] = []
+        if event.event_type == kinds.LOOP_DONE:
+            given_up = [frame for frame in frames.rows() if not frame.is_ended]
+        elif _is_without_output(event):
+            known = frames.known(event.frame_id)
+            given_up = [] if known is None or known.is_ended else [known]
+        return [part["ref"] for frame in given_up for part in frame.parts]
+
+    def see(self, event: Event, writes: Sequence[Mapping[str, object]] = ()) -> None:
+        """`writes` stand in what is `unsaid` about this event: a later one of the ledger may replace them."""
+        self._see(event)
+        if self.state is not None and writes:
+            self.state = self.state.changed({"variables": write(self.state.variables, writes)})
+
+    def _see(self, event: Event) -> None:
         if self.state is None:
             self._entry = str(event.meta["entry"])
             self.state = evolve(None, event)
         elif event.event_type == kinds.EXECUTION_SEEDED:
-            self._fold(self._seed(event))
+            self._fold_seed(event)
         elif event.event_type not in _EXECUTION:
             run = run_of(event)
             if run is None:
@@ -115,12 +158,17 @@ class Refold:
                 targets: Any = event.meta["targets"]
                 self._lost.update((run.step, target) for target in targets)
 
-    def _seed(self, event: Event) -> Event:
+    def _fold_seed(self, event: Event) -> None:
         """A part of what this execution began with: without the outcomes of a loop that does not hold."""
         assert self.state is not None
-        if event.meta.get("step", "") in ("", *self.state.loop_state):
-            return event
-        return event._replace(meta={"n": event.meta["n"]})
+        before = self.state.requested_steps
+        is_about_nobody = event.meta.get("step", "") not in ("", *self.state.loop_state)
+        self._fold(event._replace(meta={"n": event.meta["n"]}) if is_about_nobody else event)
+        after = self.state.requested_steps
+        # A loop that does not hold is requested again, and so may be its next run: requests that meet are one.
+        met = {step: (*before[step], *after[step]) for step in before if after[step] != before[step]}
+        if met:
+            self.state = self.state.changed({"requested_steps": {**after, **met}})
 
     def _fold(self, event: Event) -> None:
         state = self.state
@@ -162,6 +210,9 @@ class Refold:
 
     def _may_begin(self, event: Event, run: StepRun) -> bool:
         if run not in self._reopened and run not in self._survey.holding:
+            return False
+        if any(found.step == run.step for found in self._found):
+            # A run before it is open again: this one comes when that has ended.
             return False
         parents: Any = event.meta.get("parents") or ()
         if not parents or event.meta.get("closing") is True:

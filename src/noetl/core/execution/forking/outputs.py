@@ -49,3 +49,11 @@ def output_of(frame: FrameRow, base: int, *, whole: bool) -> FrameOutput:
 def _part(part: Mapping[str, Any], shift: int) -> Part:
     ranges = tuple((first + shift, end + shift) for first, end in part["ranges"])
     return Part(part["ref"], ranges, part["failed"], shift)
+
+
+def writes_in(reference: Mapping[str, Any], document: Mapping[str, Any]) -> list[dict[str, object]]:
+    """What the rows of a frame wrote to the context, by reference to where they were persisted."""
+    return [
+        {"path": list(item["path"]), "ref": reference, "at": ["writes", number, "v"]}
+        for number, item in enumerate(document.get("writes", ()))
+    ]

@@ -19,6 +19,7 @@ from noetl.core.limits import SEED_EVENT_BYTES, SEED_RANGES_PER_OUTPUT
 
 # What the first event of an execution says only of itself, and not of its playbook and its inputs.
 _OWN = frozenset(("fork", "parent", "depth", "due_at"))
+_REQUESTED = "requested_steps"
 
 
 class Reopened(NamedTuple):
@@ -81,9 +82,14 @@ def _cut(output: FrameOutput, rows: Sequence[Range]) -> Iterator[FrameOutput]:
 def seed(first: Event, state: ExecutionState, reopened: Sequence[Reopened], *, position: int, kind: str) -> Seed:
     """The events of a new execution that begins with `state`: that of the execution whose `first` event this is, as far
     as it holds at a position.  Its content, its inputs and all that it was bound to are the same."""
-    drafts: list[Draft] = [_part({"state": some}) for some in _chunks(_members(_without(state, reopened)))]
+    before = _without(state, reopened)
+    first_names = [name for name in (*SINGLE, *MAPPINGS) if name != _REQUESTED]
+    drafts: list[Draft] = [_part({"state": some}) for some in _chunks(_members(before, first_names))]
     for one in reopened:
         drafts.extend(_opened(one.stage))
+    if state.requested_steps:
+        # An opening uses up what is requested of its step: here that is for the run behind the reopened one.
+        drafts.extend(_part({"state": some}) for some in _chunks(_members(state, [_REQUESTED])))
     for one in reopened:
         drafts.extend(_kept(one))
     numbered = []
@@ -126,15 +132,15 @@ def _opened(stage: Stage) -> Iterator[Draft]:
     yield from telling.fanout_started(stage._replace(is_told=True))
 
 
-def _members(state: ExecutionState) -> Iterator[tuple[str, str | None, object]]:
-    """Field, key and value of everything that is seeded; what has its default is not."""
-    for name in SINGLE:
+def _members(state: ExecutionState, names: Iterable[str]) -> Iterator[tuple[str, str | None, object]]:
+    """Field, key and value of what is seeded of some fields; what has its default is not."""
+    for name in names:
         value = getattr(state, name)
-        if value:
+        if name in MAPPINGS:
+            for key, member in value.items():
+                yield name, key, MAPPINGS[name].encode(member)
+        elif value:
             yield name, None, value
-    for name, coder in MAPPINGS.items():
-        for key, member in getattr(state, name).items():
-            yield name, key, coder.encode(member)
 
 
 def _chunks(members: Iterable[tuple[str, str | None, object]]) -> Iterator[dict[str, Any]]:

@@ -34,7 +34,7 @@ from noetl.core.playbook.frame_fields import WHOLE_FRAME
 Changes = dict[str, Any]
 
 # Ends that say nothing about the rows themselves: such a shard is not run again.
-_NOT_ITS_FAULT = frozenset(("attempts_exhausted", "cancelled", "drained", "loop_stopped"))
+_NOT_ITS_FAULT = frozenset(("attempts_exhausted", "cancelled", "drained", "loop_stopped", "step_timeout"))
 # Of a frame that was committed although rows of it failed: whoever did that did not say why.
 _ROWS_FAILED: Mapping[str, object] = {
     "kind": "unknown",
