@@ -114,11 +114,11 @@ class Looping(Simulated):
         command = self.state.commands[frame_id]
         return command if command.status is CommandStatus.CLAIMED else self.take(frame_id)
 
-    def beat(self, frame_id: str, rows: Mapping[int, Outcome]) -> Event:
+    def beat(self, frame_id: str, rows: Mapping[int, Outcome], *, writes: Sequence[JsonObject] = ()) -> Event:
         """The outcomes of some rows are persisted while the frame runs."""
         command = self._held(frame_id)
         records = {index: record(outcome) for index, outcome in rows.items()}
-        document = {"rows": [[index, kept] for index, kept in records.items()], "writes": []}
+        document = {"rows": [[index, kept] for index, kept in records.items()], "writes": list(writes)}
         meta = {
             "ranges": [[index, index + 1] for index in sorted(rows)],
             "failed": sum("e" in kept for kept in records.values()),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from noetl.core import kinds
-from noetl.core.event import Event
+from noetl.core.event import Draft, Event
 from noetl.core.execution.evolve import fold_all
 from noetl.core.execution.lifecycle import REQUEST, cancel_requested
 from noetl.core.execution.state import Status
@@ -143,6 +143,35 @@ def test_the_fan_in_of_a_stopped_fan_out_is_never_completed() -> None:
     assert len(run.of(kinds.SHARD_DONE)) == 1
     assert run.of(kinds.FANIN_COMPLETED) == []
     assert closed(run)["status"] == "stopped"
+
+
+def timed_out(run: Looping) -> None:
+    run._follow(run.append(Draft("timer.fired", kinds.timer_key("step/each#1"), {"name": "step/each#1"})))
+
+
+@pytest.mark.parametrize("allow_partial", [False, True])
+def test_shards_whose_step_takes_too_long_have_failed_and_do_not_run_again(allow_partial: bool) -> None:
+    """Of a fan-out that fails fast the shards that nobody has begun are taken back, as for any other failure."""
+    fan = {"shard_size": 2, "max_shard_retries": 2, "allow_partial": allow_partial}
+    loop = {"in": list(range(8)), "iterator": "item", "spec": {"mode": "fanout", "max_in_flight": 8, "fanout": fan}}
+    run = Looping(graph(step("each", "after", loop=loop, spec={"timeout": "30s"}), step("after")))
+    run.commit("each#1/1")
+    for frame_id in ("each#1/2", "each#1/3"):
+        run.take(frame_id)
+    timed_out(run)
+    failed = [1, 2, 3] if allow_partial else [1, 2]
+    assert [one.meta["shard_index"] for one in run.of(kinds.SHARD_DONE)] == [0]
+    assert [one.meta["shard_index"] for one in run.of(kinds.SHARD_FAILED)] == failed
+    (done,) = run.of(kinds.LOOP_DONE)
+    rows = 2 * len(failed)
+    assert (done.meta["status"], done.meta["done"], done.meta["failed"]) == ("failed", 2 + rows, rows)
+    fanin = {"status": "failed", "total": 4, "succeeded": 1, "failed": len(failed)}
+    (completed,) = run.of(kinds.FANIN_COMPLETED)
+    assert done.meta["fanin"] == completed.meta["fanin"] == fanin
+    assert run.stage().shards.again == ()
+    run.finish()
+    assert run.state.status is Status.FAILED
+    assert closed(run)["status"] == "failed"
 
 
 def test_loops_without_shards_say_nothing_about_shards() -> None:

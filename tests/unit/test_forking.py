@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from noetl.core.event import Draft, Event
 from noetl.core.execution.evolve import evolve, fold_all
 from noetl.core.execution.forking.folding import MAPPINGS, SINGLE, ranges_of
 from noetl.core.execution.forking.ledger import Refold, StepRun, Survey, run_of
+from noetl.core.execution.forking.outputs import writes_in
 from noetl.core.execution.forking.seeding import Reopened, Seed, kept_outputs, must_be_opened, seed
 from noetl.core.execution.lifecycle import cancel_requested
 from noetl.core.execution.looping.windows import common, merged, next_open, rows_in
@@ -59,19 +61,21 @@ def succeeded(run: Looping, output: FrameOutput) -> list[tuple[int, int]]:
     return list(merged((index, index + 1) for index in good))
 
 
-def refolded(events: list[Event], *, step_name: str | None = None) -> tuple[Survey, Refold]:
+def refolded(
+    events: list[Event], *, step_name: str | None = None, payloads: Mapping[str, Any] | None = None
+) -> tuple[Survey, Refold]:
     survey = Survey()
     for event in events:
         survey.see(event)
-    chosen = [run for run in survey.unfinished if step_name in (None, run.step)]
-    refold = Refold(survey, chosen)
+    refold = Refold(survey, survey.chosen(step_name))
     for event in events:
-        refold.see(event)
+        read = [(place, (payloads or {}).get(place["sha256"], {})) for place in refold.unsaid(event)]
+        refold.see(event, [one for place, document in read for one in writes_in(place, document)])
     return survey, refold
 
 
 def forked(run: Looping, *, step_name: str | None = None) -> tuple[Seed, ExecutionState, list[Reopened]] | None:
-    survey, refold = refolded(run.events, step_name=step_name)
+    survey, refold = refolded(run.events, step_name=step_name, payloads=run.payloads)
     assert refold.state is not None
     if not refold.stages:
         return None
@@ -228,6 +232,8 @@ def test_an_event_is_about_the_step_run_that_its_names_say() -> None:
     run_event = beside().events[0]
     assert about(event_type="command.issued", command_id="a#b/c#12/eval/3") == ("a#b/c", 12)
     assert about(event_type="command.issued", command_id="a#1/2#3/seal") == ("a#1/2", 3)
+    assert about(event_type="command.completed", command_id="a#1/gather/2") == ("a", 1)
+    assert about(event_type="timer.fired", meta={"name": "retry/a#1/gather/2/1"}) == ("a", 1)
     assert about(event_type="frame.started", stage_id="a#2", frame_id="a#2/7") == ("a", 2)
     assert about(event_type="timer.fired", meta={"name": "retry/a#2/7/1"}) == ("a", 2)
     assert about(event_type="timer.fired", meta={"name": "step/a#2"}) == ("a", 2)

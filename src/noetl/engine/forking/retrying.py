@@ -13,7 +13,7 @@ from noetl.core.codec import canonical_bytes, sha256_hex
 from noetl.core.errors import ExecutionRunning, NothingToRetry, ResultUnknown, RetryTooLarge, ShardMoved
 from noetl.core.event import Event
 from noetl.core.execution.forking.cursors import over, recorded
-from noetl.core.execution.forking.ledger import Refold, StepRun, Survey
+from noetl.core.execution.forking.ledger import Refold, Survey
 from noetl.core.execution.forking.outputs import writes_in
 from noetl.core.execution.forking.seeding import Reopened, Seed, kept_outputs, must_be_opened, seed
 from noetl.core.execution.looping.windows import Range
@@ -103,7 +103,10 @@ class RetryService:
                 f"execution {request.execution_id} is still running: a retry begins where one has ended; "
                 "wait for it, or cancel it"
             )
-        refold = Refold(survey, _chosen(request, survey, playbook))
+        if request.step is not None:
+            _check_step(request, request.step, playbook)
+        # Of loops that lead to each other the first one is reopened.
+        refold = Refold(survey, survey.chosen(request.step))
         async for event in self._events(request.execution_id):
             refold.see(event, await self._writes(request, refold.unsaid(event)))
         if refold.state is None or not any(request.step in (None, stage.step) for stage, _ in refold.stages):
@@ -185,19 +188,12 @@ def _is_good(record: object) -> bool:
     return record is not None and find(record, "e") is MISSING
 
 
-def _chosen(request: RetryRequest, survey: Survey, playbook: CompiledPlaybook) -> list[StepRun]:
-    """The loops that may be reopened.  Of those that lead to each other the first one is.  One whose rows all went well
-    is always among them: otherwise all of it would run again."""
-    step = request.step
-    if step is None:
-        return survey.unfinished
+def _check_step(request: RetryRequest, step: str, playbook: CompiledPlaybook) -> None:
     known = playbook.steps.get(step)
     if known is None:
         raise ResultUnknown(f"execution {request.execution_id} has no step {step[:100]!r}")
     if known.loop is None:
         raise ResultUnknown(f"step {step!r} of execution {request.execution_id} is no loop: only loops have items")
-    unsealed = survey.unsealed
-    return [run for run in survey.unfinished if run.step == step or run in unsealed]
 
 
 def _nothing(request: RetryRequest) -> NothingToRetry:

@@ -66,6 +66,12 @@ class Survey:
         """Loops whose rows all went well and whose step has not come to its end: nothing of them runs again."""
         return [run for run in self._worked_off if run not in self.holding]
 
+    def chosen(self, step: str | None) -> list[StepRun]:
+        """The loops that may be reopened, of all steps or of one.  What only waits for its result is always among them:
+        otherwise all of it would run again."""
+        unsealed = self.unsealed
+        return [run for run in self.unfinished if step in (None, run.step) or run in unsealed]
+
     def see(self, event: Event) -> None:
         meta: Any = event.meta
         self.first = self.first or event

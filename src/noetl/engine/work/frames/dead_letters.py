@@ -76,15 +76,24 @@ async def _of_frame(
     if stage.get("framewise"):
         # One outcome for all of its rows.
         error = await settled(lambda: _error(find(records, first)))
-        return [
-            {"index": first, "rows": output["rows"], "error": error, **where, "input": _input(stage, output, first)}
-        ]
+        place = {**_place(stage, output, 0), "rows": output["rows"]}
+        return [{**place, "error": error, **where, "input": _input(stage, output, first)}]
     rows: Any = await settled(lambda: [_error(one) for one in _list(part_of(records, slice(first, end)))])
     return [
-        {"index": first + row, "error": error, **where, "input": _input(stage, output, first + row)}
+        {**_place(stage, output, row), "error": error, **where, "input": _input(stage, output, first + row)}
         for row, error in enumerate(rows)
         if error is not _GOOD
     ]
+
+
+def _place(stage: Mapping[str, Any], output: Mapping[str, Any], row: int) -> dict[str, object]:
+    """Which item of the loop it is.  Of a cursor only frame and row are known here: an index counts the rows of all
+    frames before, and a stage does not remember those that went well."""
+    return {"row": row} if _is_claiming(stage) else {"index": output["first"] + row}
+
+
+def _is_claiming(stage: Mapping[str, Any]) -> bool:
+    return "cursor" in stage and "claimed" not in stage
 
 
 _GOOD: dict[str, object] = {}
@@ -115,7 +124,7 @@ def _input(stage: Mapping[str, Any], output: Mapping[str, Any], index: int) -> d
 
 def _never_ran(stage: Mapping[str, Any]) -> list[list[int]]:
     """The rows of a collection that no frame was given, as half-open ranges."""
-    if "cursor" in stage and "claimed" not in stage:
+    if _is_claiming(stage):
         return []
     covered = merged(one for output in stage["outputs"] for one in _covered(output))
     return [list(one) for one in _between(covered, stage["total"])]
