@@ -273,6 +273,27 @@ async def test_loops_beside_each_other_are_retried_together_or_one_of_them(
 
 
 @asynchronous
+async def test_a_loop_that_only_led_nowhere_is_sealed_once_more_and_runs_no_item(
+    address: str, tmp_path: Path, flaky: Flaky
+) -> None:
+    body = PARALLEL.replace("arcs: [{{step: join}}]", 'arcs: [{{step: join, when: "{{{{ 1 // workload.zero }}}}"}}]', 1)
+    body = f"workload: {{{{zero: 0}}}}{body}"
+    async with running_engine(address, tmp_path / "home") as running:
+        old = await running.run(body.format(tool=flaky.tool()))
+        assert old.state.status is Status.FAILED
+        before = flaky.ran()
+        assert before == dict.fromkeys([*range(10), *range(100, 110)], 1)
+        with pytest.raises(NothingToRetry, match="'beside'"):
+            await retried(running, old.state.execution_id, step="beside")
+        new = await retry(running, old.state.execution_id)
+        # It leads nowhere once more.
+        assert new.state.status is Status.FAILED
+        assert new.state.ended_loops["rows"].done == 10
+        assert flaky.ran() == before
+        replays(new)
+
+
+@asynchronous
 async def test_a_cancelled_execution_goes_on_with_the_items_that_never_ran(
     address: str, tmp_path: Path, flaky: Flaky
 ) -> None:
@@ -466,6 +487,9 @@ async def test_failed_rows_of_a_cursor_run_again_from_where_their_claims_recorde
         old = await running.run(cursor_playbook(tool, spec=spec))
         assert (completed(old)["processed"], completed(old)["failed"]) == (7, 3)
         letter = await running.engine.payloads.read_json(completed(old)["dead_letter"], **OWNER)
+        reading = await running.engine.items.find(old.state.execution_id, "drain", run=None, **OWNER)
+        failed = (await reading.page(0, 100, is_failed=True)).items
+        assert {(one["frame"], one["row"]) for one in letter["items"]} == {(one.frame_id, one.row) for one in failed}
         assert len(letter["items"]) == 3
         place = letter["items"][0]["input"]
         claimed = await running.engine.payloads.read_json(place["ref"], **OWNER)
