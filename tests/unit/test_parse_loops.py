@@ -293,6 +293,12 @@ REJECTED = [
     ("fanout", "loop.spec.fanout.fail_fast must be true or false", spec("{fanout: {fail_fast: »maybe}}")),
     ("frame_policy", "process must be row or frame, not 'rows'", spec("{frame: {process: »rows}}")),
     ("frame_policy", "max_seconds must be a number of seconds above 0", spec("{frame: {max_seconds: »0}}")),
+    (
+        "frame_policy",
+        "max_seconds must be a number of seconds above 0",
+        spec(f"{{frame: {{max_seconds: »1{'0' * 400}}}}}"),
+    ),
+    ("frame_policy", "max_rows must be a whole number from 1", spec(f"{{frame: {{max_rows: »'1{'0' * 5000}'}}}}")),
     ("frame_policy", "max_bytes must be a whole number from 1", spec("{frame: {max_bytes: »lots}}")),
     ("unsupported", "loop.spec.engine: spark is not supported yet", spec("{engine: »spark}")),
     ("loop_mode", "unknown loop.spec.mode 'paralel' (did you mean 'parallel'?)", spec("{mode: »paralel}")),

@@ -115,6 +115,11 @@ ROOT = [
         document("executor: {spec: {policy: {defaults: {timeout_s: »true}}}}\nworkflow: [{step: a, next: end}]"),
     ),
     Rejected(
+        "timeout",
+        "timeout_s must be a number above 0 and at most 31,622,400",
+        document("executor: {spec: {policy: {defaults: {timeout_s: »1" + "0" * 400 + "}}}}\nworkflow: [{step: a}]"),
+    ),
+    Rejected(
         "tool_missing",
         "tool kind 'duckdb' is not available",
         document("executor: {requires: {tools: [noop, »duckdb]}}\nworkflow: [{step: a, next: end}]"),

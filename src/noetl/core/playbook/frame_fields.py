@@ -24,6 +24,9 @@ WHOLE_FRAME = "whole_frame"
 Check = Callable[[object], object]
 
 
+_NUMBER_CHARS_MAX = 40
+
+
 class FieldInvalid(ValueError):
     """What a field must be and is not."""
 
@@ -46,7 +49,8 @@ def checked(fields: Mapping[str, Check], values: Mapping[str, object]) -> dict[s
 
 def _whole(low: int, high: int) -> Check:
     def check(value: object) -> int:
-        number = int(value) if isinstance(value, str) and value.strip().isdecimal() else value
+        is_number = isinstance(value, str) and len(value) <= _NUMBER_CHARS_MAX and value.strip().isdecimal()
+        number = int(value) if is_number else value  # type: ignore[call-overload]
         if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
             raise FieldInvalid(f"must be a whole number from {low} to {high}, not {value!r}")
         return number
@@ -57,7 +61,7 @@ def _whole(low: int, high: int) -> Check:
 def _seconds(value: object) -> float:
     try:
         number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-    except ValueError:
+    except (ValueError, OverflowError):  # a whole number may be larger than any other
         number = math.nan
     if not 0 < number <= TIMEOUT_SECONDS_MAX:
         raise FieldInvalid(f"must be a number of seconds above 0, not {value!r}")

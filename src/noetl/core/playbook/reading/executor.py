@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from noetl.core.limits import TIMEOUT_SECONDS_MAX
 from noetl.core.playbook.document import Findings, Path
 
 PROFILES = ("auto", "local", "distributed")
@@ -45,8 +46,11 @@ def _default_timeout(spec: Mapping[str, object], findings: Findings) -> float | 
     policy = spec.get("policy")
     defaults = policy.get("defaults") if isinstance(policy, dict) else None
     timeout = defaults.get("timeout_s") if isinstance(defaults, dict) else None
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float) or timeout <= 0):
+    is_number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if timeout is not None and not (is_number and 0 < timeout <= TIMEOUT_SECONDS_MAX):
         message = "executor.spec.policy.defaults.timeout_s must be a number above 0"
+        if is_number and timeout > 0:
+            message = f"{message} and at most {TIMEOUT_SECONDS_MAX:,.0f}"
         findings.error("timeout", message, ("executor", "spec", "policy", "defaults", "timeout_s"))
         return None
     return float(timeout) if timeout is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping
 
 from noetl.core.limits import TIMEOUT_SECONDS_MAX
@@ -17,7 +18,8 @@ def seconds_of(value: object) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, int | float):
-        return float(value) if math.isfinite(value) else None
+        # A whole number may be larger than any other.
+        return float(value) if abs(value) <= sys.float_info.max else None
     if not isinstance(value, str):
         return None
     text = value.strip()
