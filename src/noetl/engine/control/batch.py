@@ -150,6 +150,7 @@ class Batch:
         def part(shard_id: int) -> Batch:
             return left if shard_id in missed else done
 
+        done.seen = left.seen = self.seen
         for execution_id, held in self.states.items():
             part(held.shard_id).states[execution_id] = held
         for sealed in self.events:

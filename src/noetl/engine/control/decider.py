@@ -66,7 +66,6 @@ from noetl.ports.session import Fact, Stop
 BATCH_INPUTS_MAX = 128
 MISSES_MAX = 5
 MISSES_UNHELD_MAX = 3
-TRUST_LOOK_SECONDS = 0.05
 log = logging.getLogger("noetl.decider")
 # Only the owner of the shard has a use for them, and finds out by itself.
 _OF_OWNER = (RestoreInput, DecideInput, TimerInput)
@@ -231,18 +230,19 @@ class Decider:
 
     # --- one commit ----------------------------------------------------------------------------------------
 
-    async def _commit(self, taken: list[Waiting]) -> None:
-        """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away."""
-        tries, misses, unexplained, missed = 0, 0, 0, frozenset[int]()
+    async def _commit(self, taken: list[Waiting], alone: int | None = None) -> None:
+        """Commit inputs together; on trouble alone, again after a miss, or for as long as Postgres is away.  `alone` is
+        the only shard that they are about, and nobody else appends to it meanwhile."""
+        tries, unexplained, misses = 0, 0, Counter[int]()
         while taken:
             wait_seconds = RETRY_SECONDS[min(tries, len(RETRY_SECONDS) - 1)]
             one = Attempt(self._batch(), taken)
             try:
-                # Others may append faster than we look, decide and commit: then they wait for one commit of ours.
-                await (self._attempt_alone(one, missed) if misses >= MISSES_UNHELD_MAX else self._attempt(one))
+                await (self._attempt(one) if alone is None else self._attempt_alone(one, alone))
             except LedgerBusy:
                 self._release(one.batch)
-                taken = await self._set_aside(one.batch.shards or missed, one.taken, wait_seconds)
+                shards = one.batch.shards or frozenset(() if alone is None else (alone,))
+                taken = await self._set_aside(shards, one.taken, wait_seconds)
             except LedgerUnavailable as error:
                 self._counts.unknown += 1
                 log.warning("commit outcome unknown", extra={"event": "ledger.unavailable", "reason": str(error)})
@@ -258,9 +258,12 @@ class Decider:
                     self._done(one.batch, one.taken)
                     return
                 self._counts.misses += 1
-                misses += 1
                 left, taken = self._part_done(one.batch, one.taken, one.held)
-                missed = frozenset(one.batch.shards - one.held)
+                missed = one.batch.shards - one.held
+                misses.update(missed)
+                often = {shard for shard in missed if misses[shard] >= MISSES_UNHELD_MAX and alone is None}
+                left, taken = await self._insist(often, left, taken)
+                missed -= often
                 grown = await patiently(self._owned.look_again, missed)
                 if grown.keys() >= missed & self.heads.keys():
                     # All that was known is still true: it is decided again behind what somebody has appended.
@@ -275,21 +278,27 @@ class Decider:
                     taken += await self._recover(left, taken, 0.0)
             tries += 1
 
-    async def _attempt_alone(self, one: Attempt, shards: frozenset[int]) -> None:
-        """Nobody else appends to these shards between the look and the commit."""
-        await self._trusted()
-        async with self._ledger.hold(shards):
-            one.taken = await self._undecided.join(await self._owned.look_again(shards), one.taken)
+    async def _insist(self, shards: Collection[int], batch: Batch, taken: list[Waiting]) -> tuple[Batch, list[Waiting]]:
+        """Others append faster than we commit: they wait for one commit of ours, shard by shard.  Returns the rest."""
+        rest, again = batch.split(shards)
+        self._release(again)
+        for shard_id in sorted(shards):
+            await self._commit([waiting for waiting in taken if waiting.shard_id == shard_id], alone=shard_id)
+        return rest, [waiting for waiting in taken if waiting.shard_id not in shards]
+
+    async def _attempt_alone(self, one: Attempt, shard_id: int) -> None:
+        if self._neighbours is not None:
+            await self._neighbours.trusted()
+        async with self._ledger.hold((shard_id,)):
+            one.taken = await self._undecided.join(await self._owned.look_again((shard_id,)), one.taken)
             await self._attempt(one, is_held=True)
 
     async def _attempt(self, one: Attempt, *, is_held: bool = False) -> None:
         one.batch, one.taken = await self._decide(one.taken)
         if not one.taken or one.batch.is_empty:
             return
-        if is_held and self._neighbours is not None and not self._neighbours.is_trusted:
-            # Whoever renews the lease may wait for what is held here.
-            raise LedgerUnavailable("the lease ran out while a shard was held")
-        await self._trusted()
+        if self._neighbours is not None:
+            await self._neighbours.trusted(is_held=is_held)
         for delivery in one.batch.deliveries:
             self._sessions.announce(delivery.session_id, delivery.message)
         one.held = await self._ledger.advance(one.batch.advance(self._sessions.holds))
@@ -333,11 +342,6 @@ class Decider:
             waiting.refuse(LeaseLost(f"the shard of execution {waiting.input.execution_id} belongs to another process"))
         else:
             self._neighbours.outward.take(waiting)
-
-    async def _trusted(self) -> None:
-        """An owner that could not renew its lease for long decides nothing: another one may do so by now."""
-        while self._neighbours is not None and not self._neighbours.is_trusted:  # noqa: ASYNC110 - a clock tells, no event
-            await asyncio.sleep(TRUST_LOOK_SECONDS)
 
     async def _try(self, batch: Batch, waiting: Waiting, now: str) -> NoetlError | None:
         """Apply one input; returns why it was refused.  Raises when its execution cannot be read."""
@@ -394,12 +398,8 @@ class Decider:
             assert isinstance(reference, dict)
         else:
             owner, reference = held.state, held.state.playbook
-        playbook = self._playbooks.cached(reference)
-        if playbook is None:
-            playbook = await self._playbooks.pinned(
-                reference, tenant_id=owner.tenant_id, organization_id=owner.organization_id
-            )
-        return held, playbook
+        owned = {"tenant_id": owner.tenant_id, "organization_id": owner.organization_id}
+        return held, self._playbooks.cached(reference) or await self._playbooks.pinned(reference, **owned)
 
     def _done(self, batch: Batch, taken: list[Waiting]) -> None:
         self._counts.committed(len(taken), batch.events)

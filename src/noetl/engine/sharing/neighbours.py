@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from noetl.core.errors import LedgerUnavailable
 from noetl.engine.control.inputs import Input
 from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.waiting import Waiting
@@ -17,6 +18,7 @@ TRUSTED_SHARE = 2 / 3
 
 
 NOTICED_SECONDS = 10.0
+TRUST_LOOK_SECONDS = 0.05
 
 
 class Outward(Protocol):
@@ -67,6 +69,14 @@ class Neighbours:
         they record is decided in small portions."""
         self._noticed_until = self._clock.monotonic() + NOTICED_SECONDS
         self.company.set()
+
+    async def trusted(self, *, is_held: bool = False) -> None:
+        """An owner that could not renew its lease for long decides nothing: another one may do so by now.  One that
+        holds a shard does not wait for that: whoever renews the lease may wait for the shard."""
+        if is_held and not self.is_trusted:
+            raise LedgerUnavailable("the lease ran out while a shard was held")
+        while not self.is_trusted:  # noqa: ASYNC110 - a clock tells, no event
+            await asyncio.sleep(TRUST_LOOK_SECONDS)
 
     async def elsewhere(self, shards: Collection[int]) -> Mapping[int, frozenset[tuple[str, int]]]:
         """What living sessions of other servers hold in these shards: commands with their attempts, by execution."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 
 from noetl.core.limits import TIMEOUT_SECONDS_MAX
 from noetl.core.playbook.document import Findings, Path
 
+_FLOAT_MAX = 1e308
 # The longer unit first: `ms` also ends with `s`.
 _UNITS = (("ms", 0.001), ("s", 1.0), ("m", 60.0), ("h", 3600.0))
 
@@ -19,7 +19,7 @@ def seconds_of(value: object) -> float | None:
         return None
     if isinstance(value, int | float):
         # A whole number may be larger than any other.
-        return float(value) if abs(value) <= sys.float_info.max else None
+        return float(value) if abs(value) <= _FLOAT_MAX else None
     if not isinstance(value, str):
         return None
     text = value.strip()
