@@ -72,3 +72,22 @@ def test_a_shared_rate_holds_over_four_workers_and_two_executions_that_get_half_
         assert (metrics["rate_error_pct"]["limit"], metrics["share_error_pct"]["limit"]) == (2.0, 5.0)
         assert metrics["rate_error_pct"]["value"] <= 2.0, metrics
         assert metrics["share_error_pct"]["value"] <= 5.0, metrics
+
+
+@pytest.mark.long
+def test_a_million_items_are_worked_off_and_what_each_of_them_cost_is_told() -> None:
+    with cli() as noetl:
+        done = noetl("bench", "loop", "--json", timeout=900)
+        assert done.code == 0, done.stderr
+        metrics = json.loads(done.stdout)["metrics"]
+        assert {name: metric["limit"] for name, metric in metrics.items() if metric["limit"]} == {
+            "items_per_s": 20_000.0,
+            "cpu_us_per_item": 60.0,
+            "ledger_rows_per_frame": 3.0,
+            "last_result_ms": 50.0,
+            "python_items_per_s": 10_000.0,
+            "memory_grown_mb": 256.0,
+        }
+        # What hardly depends on how busy a machine is; a frame that takes long says on its way what is durable.
+        assert metrics["ledger_rows_per_frame"]["value"] < 3.1, metrics
+        assert metrics["memory_grown_mb"]["value"] <= metrics["memory_grown_mb"]["limit"], metrics
