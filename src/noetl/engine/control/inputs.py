@@ -290,19 +290,19 @@ class ClaimInput:
         demand = demand_of(command, turn.playbook)
         if row.pool != demand.pool:
             # Left where it is, it would stand before all that this pool can run.
-            work = turn.work(held.state, command)
-            queued = turn.row(cause_of(held, turn.now), work, attempt=command.attempt, session_id=None)
-            turn.batch.queue.append(queued)
-            turn.batch.keep(held.state, held.shard_id, held.position)
+            self._queue_again(turn, held, turn.work(held.state, command))
             return
         attempt = command.attempt + 1
         # Nothing is given up as deadly that never was alone: it may have died of what ran beside it.
         is_last = command.attempt > command.base and attempt >= attempts_max(held.state, command)
         alone = (self.execution_id, row.command_id) if is_last else None
         # Mostly nobody knows of places, and then nothing is computed for them.
-        wish = None if held.state.places is NO_PLACES else turn.work(held.state, command).wish
+        work = None if held.state.places is NO_PLACES else turn.work(held.state, command)
+        wish = None if work is None else work.wish
         session_id = turn.sessions.reserve(demand.kinds, pool=demand.pool, alone=alone, wish=wish)
         if session_id is None:
+            if work is not None and alone is None:
+                self._wait(turn, held, work)
             return
         for draft in abandoned(held.state, command):
             held, _ = turn.record(held, draft, event_time=turn.now, causation_id=held.state.last_event_id)
@@ -311,6 +311,20 @@ class ClaimInput:
         state, position = turn.claim(held.state, cause, work, attempt=attempt, session_id=session_id)
         turn.batch.claims.append(replace(row, attempt=attempt, session_id=session_id))
         turn.batch.keep(state, held.shard_id, position)
+
+    def _wait(self, turn: Turn, held: Held, work: Work) -> None:
+        """Left to somebody nearer, or to whoever is free first.  The wish may be younger than the row: by that one it
+        would stand before all others, and its patience would never begin."""
+        if work.wish is not None:
+            turn.sessions.nearness.wait(self.row.pool, work.wish.key)
+        if self.row.locality != (None if work.wish is None else work.wish.text):
+            self._queue_again(turn, held, work)
+
+    def _queue_again(self, turn: Turn, held: Held, work: Work) -> None:
+        """The row as the ledger has it; never with an earlier attempt, for a claim may still come late."""
+        queued = turn.row(cause_of(held, turn.now), work, attempt=self.row.attempt, session_id=None)
+        turn.batch.queue.append(queued)
+        turn.batch.keep(held.state, held.shard_id, held.position)
 
     def _give_up(self, turn: Turn, held: Held, draft: Draft) -> None:
         """What ended its worker again and again ends itself."""

@@ -152,11 +152,12 @@ class Nearness:
         What has no place is as near as anything can be: nobody is to wait for having nothing to read."""
         wishes = {_key(row): wish_in(_key(row), row.locality) for row in rows if row.locality is not None}
         self._waiting.pop(pool, None)
+        now, known = _now(), self._since.get(pool, {})
         if not wishes:
-            self._since.pop(pool, None)
+            # A wish that is younger than its row is not seen here, and waits all the same.
+            self._since[pool] = {_key(row): known[_key(row)] for row in rows if _key(row) in known} if known else {}
             self._mixed.discard(pool)
             return list(rows[:free])
-        now, known = _now(), self._since.get(pool, {})
         since = self._since[pool] = {_key(row): known.get(_key(row), now) for row in rows}
         look = _Look(
             self._groups(pool), wishes, {key for key, first in since.items() if now - first >= PATIENCE_SECONDS}
