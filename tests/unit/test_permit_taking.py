@@ -178,6 +178,25 @@ async def test_a_permit_that_arrives_for_a_call_that_is_gone_goes_to_the_next_on
 
 
 @asynchronous
+async def test_a_permit_for_a_call_that_was_cancelled_during_the_turn_does_not_stay_with_the_calls_beside_it() -> None:
+    for mishap in (Mishap(seconds_after=0.1), Mishap(seconds_after=0.1, outcome=Outcome.REPLY_LOST)):
+        async with shop() as s:
+            worker = await s.worker(1)
+            held = Calls(hold=asyncio.Event())
+            async with asyncio.TaskGroup() as group:
+                long = group.create_task(call(worker, held))
+                await until(lambda held=held: held.now == 1)
+                # The turn has given the second permit; its call ends before the desk hears of it.
+                s.faults.script("turn", mishap, mishap)
+                gone = group.create_task(call(worker, held))
+                await until(lambda s=s: s.in_use() == 2)
+                gone.cancel()
+                await until(lambda s=s: s.in_use() == 1)
+                assert held.now == held.most == 1
+                long.cancel()
+
+
+@asynchronous
 async def test_what_a_dead_session_held_goes_to_those_who_wait() -> None:
     async with shop() as s:
         victim, other = await s.worker(1), await s.worker(2)

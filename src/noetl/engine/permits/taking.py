@@ -148,11 +148,11 @@ class Permits:
             )
             for (key, execution_id), line in self._lines.items()
         ]
-        is_waiting = any(use.waiting for use in uses)
         self._turn += 1
         self._under_way += 1
         try:
-            wait = PERMIT_WAIT_SECONDS_MAX if is_waiting else 0.0
+            # Also when nobody waits any more: what was wanted before may still be granted, and must be given back.
+            wait = PERMIT_WAIT_SECONDS_MAX if uses else 0.0
             self._take(await self._source.ask(self._turn, uses, wait_seconds=wait))
             self._failures = 0
         except NoetlError as error:
@@ -163,7 +163,7 @@ class Permits:
             self._changed.set()
         finally:
             self._under_way -= 1
-        if not self._under_way and any(line.waiting for line in self._lines.values()):
+        if not self._under_way and self._lines:
             self._changed.set()
 
     def _take(self, grants: Iterable[PermitGrant]) -> None:
