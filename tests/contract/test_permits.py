@@ -15,10 +15,10 @@ from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.serving.permits import MemoryPermits
 from noetl.adapters.memory.serving.processes import MemoryRoster, MemoryRuntimes, Presence
 from noetl.adapters.postgres.leases import PostgresLeases
-from noetl.adapters.postgres.pool import Reader, Writer
+from noetl.adapters.postgres.pool import Reader, Transactions
 from noetl.adapters.postgres.serving.permits import PostgresPermits
 from noetl.adapters.postgres.serving.roster import PostgresRoster
-from noetl.core.permits.dealing import Ask, Dealt
+from noetl.core.permits.dealing import OPENING_SECONDS, SILENT_SECONDS, Ask, Dealt
 from noetl.core.permits.rates import Allowance
 from noetl.ports.serving.permits import LimitKey, LimitUser, PermitBooks
 from noetl.ports.serving.roster import Roster, SessionRow
@@ -103,6 +103,7 @@ async def in_memory() -> AsyncIterator[Counter]:
 
     async def forget() -> None:
         books.books.clear()
+        books.opened_at = None
 
     found = Counter(
         here=books,
@@ -119,7 +120,7 @@ async def in_memory() -> AsyncIterator[Counter]:
 
 @asynccontextmanager
 async def on_postgres(address: str) -> AsyncIterator[Counter]:
-    writers = Writer(address, is_derived=True), Writer(address, is_derived=True)
+    turns = Transactions(address, size_max=2), Transactions(address, size_max=2)
     reader = Reader(address, size_max=4)
     await reader.open()
 
@@ -131,11 +132,11 @@ async def on_postgres(address: str) -> AsyncIterator[Counter]:
         await change("UPDATE noetl.runtime SET alive_until = clock_timestamp() WHERE runtime_id = $1", runtime_id)
 
     async def forget() -> None:
-        await change("TRUNCATE noetl.shared_limit, noetl.limit_lease")
+        await change("TRUNCATE noetl.shared_limit, noetl.limit_lease, noetl.limit_books")
 
     found = Counter(
-        here=PostgresPermits(writers[0], reader),
-        there=PostgresPermits(writers[1], reader),
+        here=PostgresPermits(turns[0], reader),
+        there=PostgresPermits(turns[1], reader),
         runtimes=PostgresLeases(reader),
         roster=PostgresRoster(reader),
         expire=expire,
@@ -146,8 +147,8 @@ async def on_postgres(address: str) -> AsyncIterator[Counter]:
     try:
         yield found
     finally:
-        for writer in writers:
-            await writer.close()
+        for one in turns:
+            await one.close()
         await reader.close()
 
 
@@ -257,3 +258,47 @@ async def test_a_limit_is_shown_with_everybody_who_uses_it(counter: Open) -> Non
         await c.roster.end(1)
         await c.roster.end(2)
         assert await c.here.look(tenant_id="acme", organization_id="sales") == []
+
+
+@asynchronous
+async def test_books_that_were_lost_give_nothing_to_whoever_comes_before_those_who_hold_permits(counter: Open) -> None:
+    async with counter() as c:
+        two = Allowance(concurrency=2)
+        assert await c.turn(1, two, waiting=2) == 2
+        await c.forget()
+        assert await c.turn(2, two, waiting=2) == 0
+        assert await c.turn(1, two, in_use=2) == 2
+        await c.wait(OPENING_SECONDS)
+        assert await c.turn(2, two, waiting=2) == 0
+        assert await c.turn(1, two, returned=1, in_use=1) == 2
+        assert await c.turn(2, two, waiting=2) == 1
+
+
+@asynchronous
+async def test_after_a_silence_a_session_whose_lease_is_over_is_given_time_to_come_back(counter: Open) -> None:
+    """As after an outage: nobody could renew anything, and the one who waits is the first to be back."""
+    async with counter() as c:
+        assert await c.turn(1, ONE, waiting=1) == 1
+        await c.wait(SILENT_SECONDS + 0.1)
+        await c.expire(c.servers[0])
+        assert await c.turn(2, ONE, waiting=1) == 0
+        await c.runtimes.renew(c.servers[0], last_id=0, lease_seconds=LEASE)
+        assert await c.turn(1, ONE, in_use=1) == 1
+        await c.wait(OPENING_SECONDS)
+        assert await c.turn(2, ONE, waiting=1) == 0
+        assert await c.turn(1, ONE, returned=1) == 1
+        assert await c.turn(2, ONE, waiting=1) == 1
+
+
+@asynchronous
+async def test_a_limit_that_nobody_uses_any_more_is_forgotten_and_begins_anew(counter: Open) -> None:
+    async with counter() as c:
+        assert await c.turn(1, ONE, waiting=1) == 1
+        assert await c.here.sweep(unused_seconds=60) == 0
+        await c.wait(0.2)
+        assert await c.here.sweep(unused_seconds=0.1) == 1
+        assert await c.here.sweep(unused_seconds=0.1) == 0
+        assert await c.here.look(tenant_id="acme", organization_id="sales") == []
+        dealt = await c.dealt(2, ONE, waiting=1)
+        assert dealt.granted == {(2, 2): 1}
+        assert dealt.book.dealt == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +10,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from noetl.core.limits import PERMITS_WANTED_MAX
-from noetl.core.permits.dealing import FRESH_SECONDS, LATE_SECONDS, LINGER_SECONDS, Ask, Book, Dealt, deal
+from noetl.core.limits import PERMITS_PER_TURN_MAX, PERMITS_WANTED_MAX
+from noetl.core.permits.dealing import (
+    FRESH_SECONDS,
+    LATE_SECONDS,
+    LINGER_SECONDS,
+    OPENING_SECONDS,
+    REFRESH_SECONDS,
+    SILENT_SECONDS,
+    Ask,
+    Book,
+    Dealt,
+    deal,
+)
 from noetl.core.permits.rates import Allowance
+from noetl.engine.permits.desk import HELD_SECONDS, POLL_SECONDS
 
 START = 1_000_000.0
 
@@ -352,3 +365,100 @@ def test_the_strictest_that_is_in_use_holds_and_a_while_longer() -> None:
     dealt = deal(dealt.book, [ask(1, loose, returned=2, waiting=1)], own={1, 2}, now=START + LINGER_SECONDS + 0.1)
     assert dealt.allowance == loose
     assert [seat.session_id for seat in dealt.book.seats] == [1]
+
+
+# --- books that were lost, and silence --------------------------------------------------------------------
+
+
+def test_in_books_that_were_lost_nobody_gets_a_permit_before_the_others_could_speak() -> None:
+    world = World(Allowance(concurrency=2), [Caller(1, 1, waiting=2), Caller(2, 2)])
+    world.turn()
+    world.book = Book(opened_at=world.now)
+    world.callers[1].waiting = 2
+    world.turn({2})
+    world.now += HELD_SECONDS
+    world.turn({1})
+    while world.now < START + OPENING_SECONDS + 1:
+        world.turn({2})
+        world.now += 0.1
+        assert world.in_use <= 2
+    assert [one.in_use for one in world.callers] == [2, 0]
+    world.callers[0].returned, world.callers[0].in_use = 2, 0
+    world.turn({1})
+    world.turn({2})
+    assert world.callers[1].in_use == 2
+
+
+def test_a_rate_goes_on_in_books_that_were_lost() -> None:
+    world = World(Allowance(rate=10.0), [Caller(1, 1, waiting=1)], book=Book(opened_at=START))
+    world.turn()
+    assert world.callers[0].had == 1
+
+
+@pytest.mark.parametrize(("seconds", "is_granted"), [(SILENT_SECONDS + 0.1, False), (HELD_SECONDS, True)])
+def test_after_a_silence_the_dead_may_only_be_late(seconds: float, is_granted: bool) -> None:
+    """Without the database nobody can renew a lease, nor say anything; a session that died while others took turns is
+    dead."""
+    book = Book(turned_at=START, lost=2)
+    ask = Ask(session_id=2, execution_id=2, allowance=Allowance(concurrency=2), waiting=1)
+    now = START + seconds
+    dealt = deal(book, [ask], own={2}, now=now)
+    assert bool(dealt.granted[2, 2]) is is_granted
+    later = deal(dealt.book, [ask], own={2}, now=now + OPENING_SECONDS)
+    assert later.granted[2, 2] == 1
+    assert deal(dealt.book, [ask], own={2}, now=now - 3600).granted[2, 2] == 1, "a clock that was set back stops nobody"
+
+
+def test_whoever_holds_a_permit_speaks_before_a_silence_begins_and_before_the_books_are_open() -> None:
+    assert HELD_SECONDS < SILENT_SECONDS < OPENING_SECONDS
+    assert REFRESH_SECONDS + POLL_SECONDS < FRESH_SECONDS
+
+
+# --- what a turn costs ------------------------------------------------------------------------------------
+
+
+def test_a_turn_deals_no_more_than_its_share_of_permits_and_says_that_there_are_more() -> None:
+    world = World(Allowance(concurrency=5_000), [Caller(n, n % 3, waiting=400) for n in range(9)])
+    turns = 0
+    while world.turn().is_cut:
+        turns += 1
+        assert len(world.grants) == turns * PERMITS_PER_TURN_MAX
+        shares = had(world).values()
+        assert max(shares) - min(shares) <= 1
+    assert sum(had(world).values()) == 9 * 400
+
+
+def test_a_turn_that_could_deal_no_more_is_not_cut() -> None:
+    world = World(Allowance(concurrency=PERMITS_PER_TURN_MAX), [Caller(1, 1, waiting=PERMITS_PER_TURN_MAX + 1)])
+    assert not world.turn().is_cut
+    # Others come first, and a turn here brings nothing until they have had theirs.
+    world = World(Allowance(concurrency=10**6), [Caller(1, 1, waiting=10_000), Caller(2, 2)])
+    world.turn({1})
+    world.callers[1].waiting = 10_000
+    world.turn({2})
+    world.callers[0].waiting = 10_000
+    world.callers[0].in_use += PERMITS_PER_TURN_MAX
+    assert not world.turn({1}).is_cut
+
+
+@pytest.mark.parametrize(("sessions", "executions", "waiting"), [(1_000, 1, 10), (1, 1_000, 10), (1, 1, 10_000)])
+def test_a_turn_of_a_thousand_users_takes_moments(sessions: int, executions: int, waiting: int) -> None:
+    asks = [
+        Ask(session_id=session, execution_id=of, allowance=Allowance(concurrency=10**6), waiting=waiting)
+        for session in range(sessions)
+        for of in range(executions)
+    ]
+    begun = time.process_time()
+    dealt = deal(Book(), asks, own=range(sessions), now=START)
+    assert time.process_time() - begun < 0.2
+    assert sum(dealt.granted.values()) == PERMITS_PER_TURN_MAX
+
+
+def test_who_says_nothing_new_is_not_written_again_at_once() -> None:
+    world = World(Allowance(concurrency=1), [Caller(1, 1, waiting=2), Caller(1, 2, waiting=1), Caller(2, 3, waiting=1)])
+    world.turn()
+    before = world.turn().book.seats
+    world.now += REFRESH_SECONDS / 2
+    assert all(one is two for one, two in zip(before, world.turn().book.seats, strict=True))
+    world.now += REFRESH_SECONDS
+    assert [seat.heard_at for seat in world.turn({1}).book.seats] == [world.now, world.now, START]

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults, Mishap, Outcome
@@ -16,7 +18,8 @@ from noetl.adapters.session.in_process import InProcessPermits
 from noetl.adapters.system.clock import SystemClock
 from noetl.core.errors import HostUnavailable
 from noetl.core.permits.rates import Allowance
-from noetl.engine.permits.desk import PermitDesk
+from noetl.engine.permits import desk as desk_module
+from noetl.engine.permits.desk import POLL_SECONDS, PermitDesk
 from noetl.engine.permits.taking import Permits, Taken
 from noetl.ports.serving.permits import LimitKey, PermitGrant, PermitSource, PermitUse
 from noetl.ports.serving.roster import SessionRow
@@ -312,3 +315,65 @@ async def test_who_holds_permits_for_long_says_so_again_in_books_that_were_lost(
             await until(lambda: s.in_use() == 2)
             for task in stuck:
                 task.cancel()
+
+
+@asynchronous
+async def test_a_limit_whose_turn_takes_long_holds_up_no_other_limit() -> None:
+    async with shop() as s:
+        worker = await s.worker(1)
+        slow = Calls(hold=asyncio.Event())
+        async with asyncio.TaskGroup() as group:
+            s.faults.script("turn", Mishap(seconds_before=3600))
+            stuck = group.create_task(call(worker, slow))
+            await until(lambda: s.desk._limits and s.desk._limits[API].is_turning)
+            other = LimitKey("acme", "other", "api")
+            for _ in range(3):
+                async with worker.permit(other, TWO, 9):
+                    pass
+            assert slow.now == 0
+            stuck.cancel()
+
+
+@asynchronous
+async def test_more_permits_than_one_turn_deals_come_with_the_turns_behind_it_at_once() -> None:
+    async with shop() as s:
+        worker = await s.worker(1)
+        many = Calls(hold=asyncio.Event())
+        begun = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as group:
+            calls = [
+                group.create_task(call(worker, many, allowance=Allowance(concurrency=10_000))) for _ in range(1_800)
+            ]
+            await until(lambda: many.now == len(calls))
+            assert asyncio.get_running_loop().time() - begun < POLL_SECONDS
+            assert many.hold is not None
+            many.hold.set()
+
+
+@asynchronous
+async def test_that_a_call_has_begun_is_no_reason_for_a_turn() -> None:
+    async with shop() as s:
+        worker = await s.worker(1)
+        held = Calls(hold=asyncio.Event())
+        async with asyncio.TaskGroup() as group:
+            stuck = group.create_task(call(worker, held))
+            await until(lambda: held.now == 1)
+            turned_at = s.books.books[API].turned_at
+            s.clock.advance(1.0)
+            await until(lambda: s.desk._sessions[1].uses[API, 1].in_use == 1)
+            await asyncio.sleep(0.05)
+            assert s.books.books[API].turned_at == turned_at
+            stuck.cancel()
+
+
+@asynchronous
+async def test_what_was_used_here_is_forgotten_when_nobody_uses_it_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(desk_module, "UNUSED_SECONDS", 0.05)
+    async with shop() as s:
+        worker = await s.worker(1)
+        s.faults.script("sweep_limits", Mishap(outcome=Outcome.NOT_DONE))
+        await call(worker, Calls())
+        await until(lambda: s.in_use() == 0)
+        assert API in s.books.books
+        s.clock.advance(1.0)
+        await until(lambda: not s.books.books)

@@ -30,8 +30,10 @@ LIMIT_CONCURRENCY_MAX = 1_000_000
 PERMIT_USES_MAX = 10_000
 PERMITS_WANTED_MAX = 100_000
 PERMIT_WAIT_SECONDS_MAX = 20.0
-# Permits that one turn deals; the next turn goes on.
-PERMITS_PER_TURN_MAX = 10_000
+# Permits that one turn deals, for nothing else runs meanwhile; the next turn goes on at once.
+PERMITS_PER_TURN_MAX = 500
+# Limits that a server takes a turn at side by side: one whose turn waits holds up no others.
+PERMIT_TURNS_AT_ONCE_MAX = 4
 # Names of limits that metrics tell apart; the others are counted together.
 LIMIT_NAMES_COUNTED_MAX = 200
 

@@ -8,12 +8,13 @@ from collections.abc import Callable, Collection
 from noetl import __version__
 from noetl.adapters.postgres.leases import PostgresLeases
 from noetl.adapters.postgres.ledger import PostgresLedger
-from noetl.adapters.postgres.pool import Reader, Writer
+from noetl.adapters.postgres.pool import Reader, Transactions, Writer
 from noetl.adapters.postgres.serving.permits import PostgresPermits
 from noetl.adapters.postgres.serving.roster import PostgresRoster
 from noetl.adapters.postgres.serving.shards import PostgresShards
 from noetl.adapters.system.ids import SnowflakeIds
 from noetl.core.errors import LedgerUnavailable, SettingsInvalid
+from noetl.core.limits import PERMIT_TURNS_AT_ONCE_MAX
 from noetl.engine.control.commands import Dispatcher
 from noetl.engine.control.decider import Decider
 from noetl.engine.control.parts import ControlParts
@@ -36,8 +37,8 @@ class Serving:
         self.shards = PostgresShards(pool)
         self.roster = PostgresRoster(pool)
         # Opened with the first task that has a limit.
-        self._permit_writer = Writer(database, is_derived=True)
-        self.permits = PostgresPermits(self._permit_writer, reader)
+        self._turns = Transactions(database, size_max=PERMIT_TURNS_AT_ONCE_MAX)
+        self.permits = PostgresPermits(self._turns, reader)
         # Opened with the first fact for a shard of somebody else: a commit there must not hold up ours.
         self._writer = Writer(database)
         self._ledger = PostgresLedger(self._writer, reader)
@@ -116,5 +117,5 @@ class Serving:
                 await self.runtimes.leave(self.node.runtime_id, last_id=last_id)
 
     async def close(self) -> None:
-        await self._permit_writer.close()
+        await self._turns.close()
         await self._writer.close()

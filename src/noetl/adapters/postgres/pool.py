@@ -38,6 +38,8 @@ _COMMON_SETTINGS = {
 CONNECT_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 2.0
 PREPARED_STATEMENTS_MAX = 128
+STILL_TIMEOUT = "1s"
+"""For so long a process may stand still in the middle of a short transaction."""
 IDLE_SECONDS_MAX = 30.0
 """A connection of a pool that nobody used for so long is closed: an idle process holds few."""
 
@@ -64,6 +66,7 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.PostgresConnectionError,
         asyncpg.OperatorInterventionError,
         asyncpg.TransactionRollbackError,
+        asyncpg.IdleInTransactionSessionTimeoutError,
         asyncpg.InsufficientResourcesError,
         asyncpg.InvalidCatalogNameError,
     ) as error:
@@ -158,6 +161,58 @@ class Writer:
                 await self._connection.close(timeout=CLOSE_SECONDS_MAX)
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 self._connection.terminate()
+
+
+async def _as_it_is(_connection: Any) -> None:
+    """A transaction leaves no settings behind that were to be put back, and every round trip counts."""
+
+
+class Transactions:
+    """A few connections for short transactions on what could be made again, opened with the first one.  Nobody who
+    reads or commits waits for them; a process that stands still within one loses its connection, and its locks."""
+
+    def __init__(self, dsn: str, *, size_max: int) -> None:
+        self._dsn = dsn
+        self._size_max = size_max
+        self._pool: Any = None
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Transaction]:
+        if self._pool is None:
+            self._pool = asyncpg.create_pool(
+                self._dsn,
+                min_size=0,
+                max_size=self._size_max,
+                max_inactive_connection_lifetime=IDLE_SECONDS_MAX,
+                reset=_as_it_is,
+                timeout=CONNECT_SECONDS_MAX,
+                server_settings={
+                    **_COMMON_SETTINGS,
+                    **_WRITER_SETTINGS,
+                    **_DERIVED_SETTINGS,
+                    "idle_in_transaction_session_timeout": STILL_TIMEOUT,
+                },
+            )
+        async with translated_errors():
+            await self._pool
+            async with self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as connection, connection.transaction():
+                yield Transaction(connection)
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            try:
+                await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS_MAX)
+            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+                self._pool.terminate()
+
+
+class Transaction:
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    async def fetch(self, statement: Statement, values: dict[str, object]) -> Sequence[Any]:
+        rows: Sequence[Any] = await self._connection.fetch(statement.text, *statement.bind(values))
+        return rows
 
 
 class Reader:

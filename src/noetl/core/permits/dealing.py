@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from noetl.core.limits import PERMITS_PER_TURN_MAX
+from noetl.core.limits import PERMITS_PER_TURN_MAX, PERMITS_WANTED_MAX
 from noetl.core.permits.rates import Allowance, strictest
 
 FRESH_SECONDS = 1.0
@@ -23,6 +23,14 @@ LATE_SECONDS = 0.25
 """How long a permit of the rate can still be taken by somebody who waits.  What nobody waited for is gone at once."""
 LINGER_SECONDS = 10.0
 """How long what an execution declared holds after its last call."""
+REFRESH_SECONDS = 0.2
+"""A word that says nothing new is written after so long: well before the one before it is too old to count."""
+SILENT_SECONDS = 2.5
+"""Whoever holds a permit has a turn taken more often than that.  After a longer silence nobody could speak, and it says
+nothing about a session that it is not alive."""
+OPENING_SECONDS = 4.0
+"""After such a silence, or in books that were lost, a concurrency grants nothing until all had the time to say what
+they hold."""
 _ROUNDING = 1e-6
 
 SeatKey = tuple[int, int]
@@ -80,15 +88,28 @@ class Seat:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Book:
     """A limit with everybody who uses it; all sessions in it are alive.  `next_at` is when the next permit of the rate
-    is due, `share` what an execution that comes anew has had, `dealt` how many permits there were."""
+    is due, `share` what an execution that comes anew has had, `dealt` how many permits there were; `turned_at` is when
+    the last turn was, `opened_at` since when everybody can say what they hold, and `lost` what those held who are not
+    alive any more."""
 
     next_at: float = 0.0
     share: int = 0
     dealt: int = 0
+    turned_at: float = 0.0
+    opened_at: float = -math.inf
+    lost: int = 0
     seats: Sequence[Seat] = ()
 
     def allowance_at(self, now: float) -> Allowance:
         return strictest(seat.allowance for seat in self.seats if seat.is_kept_at(now))
+
+    def turned(self, now: float) -> Book:
+        """At the beginning of a turn."""
+        is_silent = self.lost > 0 and now - self.turned_at > SILENT_SECONDS
+        return replace(self, turned_at=now, opened_at=now if is_silent else self.opened_at, lost=0)
+
+    def is_opening_at(self, now: float) -> bool:
+        return 0 <= now - self.opened_at < OPENING_SECONDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +124,8 @@ class Dealt:
     """Whether sessions of others use the limit too."""
     alone: frozenset[SeatKey] = frozenset()
     """Those that may go on with what they hold: there is no rate, and nobody else waits."""
+    is_cut: bool = False
+    """Whether there is more to deal at once than one turn deals."""
 
 
 def deal(book: Book, asks: Iterable[Ask], *, own: Collection[int], now: float) -> Dealt:
@@ -110,68 +133,77 @@ def deal(book: Book, asks: Iterable[Ask], *, own: Collection[int], now: float) -
     waited = {seat.execution_id for seat in book.seats if seat.waiting_at(now)}
     told = {ask.key: ask for ask in asks}
     seconds = max((ask.waited_seconds for ask in told.values() if ask.waiting), default=0.0)
-    table = _Table(replace(book, seats=tuple(_told(book, told, own, now))), waited, own, now)
+    table = _Table(book.turned(now), _told(book, told, own, now), waited, own, now)
     table.rate(LATE_SECONDS if waited else min(max(seconds, 0.0), LATE_SECONDS))
     table.deal()
     return table.outcome()
 
 
 def _told(book: Book, asks: Mapping[SeatKey, Ask], own: Collection[int], now: float) -> list[Seat]:
-    """The seats with what their sessions say of them."""
+    """The seats with what their sessions say of them; those of which they say nothing new are the same objects."""
     seats: list[Seat] = []
     known = {seat.key: seat for seat in book.seats}
     for seat in book.seats:
-        if seat.session_id in own and seat.key not in asks:
+        is_told = seat.key in asks
+        if seat.session_id in own and not is_told and (seat.in_use or seat.asked != seat.granted):
             seat = replace(seat, returned=seat.granted, asked=seat.granted)  # noqa: PLW2901 - the same seat, as told
-        if seat.key not in asks and seat.is_kept_at(now):
+        if not is_told and seat.is_kept_at(now):
             seats.append(seat)
-    for key, ask in asks.items():
-        had = ask.returned + ask.in_use
-        seat = known.get(key) or Seat(
-            session_id=ask.session_id, execution_id=ask.execution_id, allowance=ask.allowance, heard_at=now
-        )
-        seats.append(
-            replace(
-                seat,
-                allowance=ask.allowance,
-                heard_at=now,
-                # What a session has it was given, also when nobody here remembers it.
-                granted=max(seat.granted, had),
-                returned=max(seat.returned, ask.returned),
-                asked=had + ask.waiting,
-            )
-        )
+    seats += [_heard(known.get(key), ask, now) for key, ask in asks.items()]
     return sorted(seats, key=lambda one: one.key)
+
+
+def _heard(seat: Seat | None, ask: Ask, now: float) -> Seat:
+    had = ask.returned + ask.in_use
+    if seat is None:
+        seat = Seat(
+            session_id=ask.session_id, execution_id=ask.execution_id, allowance=ask.allowance, heard_at=-math.inf
+        )
+    # What a session has it was given, also when nobody here remembers it.
+    granted, returned, asked = max(seat.granted, had), max(seat.returned, ask.returned), had + ask.waiting
+    is_same = (seat.granted, seat.returned, seat.asked, seat.allowance) == (granted, returned, asked, ask.allowance)
+    if is_same and 0 <= now - seat.heard_at < REFRESH_SECONDS:
+        return seat
+    return replace(seat, allowance=ask.allowance, heard_at=now, granted=granted, returned=returned, asked=asked)
 
 
 class _Table:
     """The seats of one turn while permits are dealt."""
 
-    def __init__(self, book: Book, waited: Collection[int], own: Collection[int], now: float) -> None:
+    def __init__(
+        self, book: Book, seats: Sequence[Seat], waited: Collection[int], own: Collection[int], now: float
+    ) -> None:
         self._own = own
         self._now = now
-        self._book = book
+        self._read = {seat.key: seat for seat in book.seats}
+        self._book = book = replace(book, seats=tuple(seats))
         self._allowance = book.allowance_at(now)
-        self._seats = {seat.key: seat for seat in book.seats}
-        self._waiting = {seat.key: seat.waiting_at(now) for seat in book.seats}
-        self._dealt_at = {seat.key: seat.dealt_at for seat in book.seats}
-        self._seats_of: dict[int, list[SeatKey]] = {}
+        self._seats = {seat.key: seat for seat in seats}
+        self._waiting = {seat.key: waiting for seat in seats if (waiting := seat.waiting_at(now))}
+        self._dealt_at: dict[SeatKey, int] = {}
         self._served: dict[int, int] = {}
         self._in_use: dict[int, int] = {}
-        for seat in book.seats:
+        # Of each execution the number of its last permit, and its seats that wait: who has waited longest comes first.
+        self._last: dict[int, int] = {}
+        self._lines: dict[int, list[tuple[int, SeatKey]]] = {}
+        for key, seat in self._seats.items():
             of = seat.execution_id
-            self._seats_of.setdefault(of, []).append(seat.key)
             self._served[of] = max(self._served.get(of, 0), seat.served)
             self._in_use[of] = self._in_use.get(of, 0) + seat.in_use
-        for of, keys in self._seats_of.items():
+            self._last[of] = max(self._last.get(of, 0), seat.dealt_at)
+            if key in self._waiting:
+                self._lines.setdefault(of, []).append((seat.dealt_at, key))
+        for of, line in self._lines.items():
+            heapq.heapify(line)
             # Who did not wait before has no claim on what was dealt meanwhile.
-            if of not in waited and any(self._waiting[key] for key in keys):
+            if of not in waited:
                 self._served[of] = max(self._served[of], book.share)
         self._gained = dict.fromkeys(self._served, 0)
         self._given: dict[SeatKey, int] = {}
         self._share = book.share
         self._dealt = self._number = book.dealt
         self._next_at = book.next_at
+        self._is_cut = False
 
     def rate(self, waited_seconds: float) -> None:
         """When the next permit of the rate is due: what passed while nobody waited is gone.  Never further away than
@@ -182,9 +214,10 @@ class _Table:
 
     def _budget(self) -> int:
         rate, concurrency = self._allowance.rate, self._allowance.concurrency
-        budget = PERMITS_PER_TURN_MAX
+        budget = PERMITS_WANTED_MAX
         if concurrency is not None:
-            budget = min(budget, max(concurrency - sum(self._in_use.values()), 0))
+            is_opening = self._book.is_opening_at(self._now)
+            budget = 0 if is_opening else min(budget, max(concurrency - sum(self._in_use.values()), 0))
         if rate is not None:
             due = math.floor((self._now - self._next_at) * rate + _ROUNDING) + 1 if self._next_at <= self._now else 0
             budget = min(budget, due)
@@ -192,27 +225,32 @@ class _Table:
 
     def _order(self, execution_id: int) -> tuple[int, int, int, int]:
         held = 0 if self._allowance.rate is not None else self._in_use[execution_id]
-        last = max(self._dealt_at[key] for key in self._seats_of[execution_id])
-        return held, self._served[execution_id] + self._gained[execution_id], last, execution_id
+        served = self._served[execution_id] + self._gained[execution_id]
+        return held, served, self._last[execution_id], execution_id
 
     def deal(self) -> None:
         budget = self._budget()
-        line = [self._order(of) for of, keys in self._seats_of.items() if any(self._waiting[key] for key in keys)]
-        heapq.heapify(line)
-        while budget > 0 and line:
-            *_, of = heapq.heappop(line)
-            keys = [key for key in self._seats_of[of] if self._waiting[key]]
-            self._give(min(keys, key=lambda key: (self._dealt_at[key], key)))
+        most = min(budget, PERMITS_PER_TURN_MAX)
+        order = [self._order(of) for of in self._lines]
+        heapq.heapify(order)
+        while most > 0 and order:
+            *_, of = heapq.heappop(order)
+            self._give(of)
+            most -= 1
             budget -= 1
-            if any(self._waiting[key] for key in self._seats_of[of]):
-                heapq.heappush(line, self._order(of))
+            if self._lines[of]:
+                heapq.heappush(order, self._order(of))
+        # A turn in which others come first brings nobody here anything, however soon the next one is.
+        self._is_cut = budget > 0 and bool(self._given) and any(self._waiting[key] for key in self._given)
 
-    def _give(self, key: SeatKey) -> None:
+    def _give(self, of: int) -> None:
         """One permit; what is for a session of somebody else stays where it is."""
-        of = key[1]
+        _, key = heapq.heappop(self._lines[of])
         self._number += 1
-        self._dealt_at[key] = self._number
+        self._dealt_at[key] = self._last[of] = self._number
         self._waiting[key] -= 1
+        if self._waiting[key]:
+            heapq.heappush(self._lines[of], (self._number, key))
         if key[0] in self._own:
             self._share = max(self._share, self._served[of] + self._gained[of])
             self._given[key] = self._given.get(key, 0) + 1
@@ -221,30 +259,37 @@ class _Table:
         self._in_use[of] += 1
 
     def outcome(self) -> Dealt:
+        seats = self._written()
+        rate = self._allowance.rate
+        waiting = [key for key, count in self._waiting.items() if count]
+        next_at = self._next_at if rate is None else self._next_at + sum(self._given.values()) / rate
+        granted = {seat.key: seat.granted for seat in seats if seat.session_id in self._own}
+        alone = frozenset(granted) if not waiting else frozenset(granted.keys() & waiting)
+        return Dealt(
+            book=replace(self._book, next_at=next_at, share=self._share, dealt=self._dealt, seats=tuple(seats)),
+            granted=granted,
+            allowance=self._allowance,
+            alone=alone if rate is None and len(waiting) <= 1 else frozenset(),
+            due_seconds=None if rate is None else max(next_at - self._now, 0.0),
+            is_shared=any(
+                seat.session_id not in self._own and (seat.in_use > 0 or seat.waiting_at(self._now)) for seat in seats
+            ),
+            is_cut=self._is_cut,
+        )
+
+    def _written(self) -> list[Seat]:
+        """The seats as they are to be written.  What an execution has had stands in those that change: the highest of
+        its seats counts, and all who use the limit say something new, or the same again, before long."""
         own_gains: dict[int, int] = {}
         for (_, of), count in self._given.items():
             own_gains[of] = own_gains.get(of, 0) + count
         seats = []
         for key, seat in self._seats.items():
-            count = self._given.get(key, 0)
-            seats.append(
-                replace(
-                    seat,
-                    granted=seat.granted + count,
-                    served=self._served[key[1]] + own_gains.get(key[1], 0),
-                    dealt_at=self._dealt_at[key] if count else seat.dealt_at,
-                )
-            )
-        rate = self._allowance.rate
-        waiting = {key for key, count in self._waiting.items() if count}
-        next_at = self._next_at if rate is None else self._next_at + sum(self._given.values()) / rate
-        return Dealt(
-            book=replace(self._book, next_at=next_at, share=self._share, dealt=self._dealt, seats=tuple(seats)),
-            granted={seat.key: seat.granted for seat in seats if seat.session_id in self._own},
-            allowance=self._allowance,
-            alone=frozenset(key for key in self._seats if rate is None and key[0] in self._own and waiting <= {key}),
-            due_seconds=None if rate is None else max(next_at - self._now, 0.0),
-            is_shared=any(
-                seat.session_id not in self._own and (seat.in_use > 0 or seat.waiting_at(self._now)) for seat in seats
-            ),
-        )
+            count, of = self._given.get(key, 0), key[1]
+            served = self._served[of] + own_gains.get(of, 0)
+            is_new = seat.served != served and key[0] in self._own and seat is not self._read.get(key)
+            if count or is_new:
+                dealt_at = self._dealt_at[key] if count else seat.dealt_at
+                seat = replace(seat, granted=seat.granted + count, served=served, dealt_at=dealt_at)  # noqa: PLW2901
+            seats.append(seat)
+        return seats

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from noetl.core.errors import NoetlError
-from noetl.core.limits import LIMIT_NAMES_COUNTED_MAX
+from noetl.core.limits import LIMIT_NAMES_COUNTED_MAX, PERMIT_TURNS_AT_ONCE_MAX
 from noetl.core.permits.dealing import Ask, Dealt
 from noetl.core.permits.rates import Allowance
 from noetl.ports.clock import Clock
@@ -32,6 +32,8 @@ say."""
 KEEP_SECONDS = 0.25
 """For so long a session may go on with the permits that it has; whoever comes meanwhile waits no longer than that."""
 AGAIN_SECONDS = 0.5
+UNUSED_SECONDS = 3600.0
+"""A limit that nobody uses any more is forgotten after so long."""
 _OTHERS = "(others)"
 log = logging.getLogger("noetl.permits")
 
@@ -59,6 +61,7 @@ class _Limit:
     not_before: float = float("-inf")
     """Before that a turn would bring nobody anything."""
     allowance: Allowance = field(default_factory=Allowance)
+    is_turning: bool = False
 
 
 class PermitDesk:
@@ -73,6 +76,7 @@ class PermitDesk:
         self._limits: dict[LimitKey, _Limit] = {}
         self._changed = asyncio.Event()
         self._granted: Counter[str] = Counter()
+        self._used = asyncio.Event()
 
     # --- what sessions say -----------------------------------------------------------------------------------
 
@@ -96,7 +100,10 @@ class PermitDesk:
 
     def _hear(self, told: _Told, turn: int, uses: dict[UseKey, PermitUse]) -> None:
         touched = {key for key, _ in told.uses.keys() ^ uses.keys()}
-        touched |= {key[0] for key, use in uses.items() if told.uses.get(key) not in (None, use)}
+        # That a call has begun with what it was granted is no news for the books.
+        touched |= {
+            key[0] for key in uses.keys() & told.uses if _counts(uses[key], told) != _counts(told.uses[key], told)
+        }
         told.turn, told.uses = turn, uses
         told.granted = {key: count for key, count in told.granted.items() if key in uses}
         told.alone &= uses.keys()
@@ -137,18 +144,53 @@ class PermitDesk:
     # --- turns -----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        while True:
-            now = self._clock.monotonic()
-            due = sorted((limit.due_at, key) for key, limit in self._limits.items() if limit.due_at is not None)
-            if not due or due[0][0] > now:
+        room = PERMIT_TURNS_AT_ONCE_MAX
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._sweeps())
+            while True:
                 self._changed.clear()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(due[0][0] - now if due else None):
-                        await self._changed.wait()
-                continue
-            for at, key in due:
-                if at <= now:
-                    await self._turn(key, self._limits[key])
+                now = self._clock.monotonic()
+                free = ((key, limit) for key, limit in self._limits.items() if not limit.is_turning)
+                due = sorted((limit.due_at, key) for key, limit in free if limit.due_at is not None)
+                busy = sum(limit.is_turning for limit in self._limits.values())
+                begun = [key for at, key in due if at <= now][: room - busy]
+                for key in begun:
+                    self._limits[key].is_turning = True
+                    group.create_task(self._turns(key, self._limits[key]))
+                if begun:
+                    continue
+                await self._wait_for(None if not due or busy == room else due[0][0], now)
+
+    async def _sweeps(self) -> None:
+        """Names come and go: some time after the last turn here, whatever nobody used since is forgotten."""
+        while True:
+            await self._used.wait()
+            self._used.clear()
+            await asyncio.sleep(UNUSED_SECONDS)
+            try:
+                while await self._books.sweep(unused_seconds=UNUSED_SECONDS):
+                    pass
+            except NoetlError as error:
+                self._used.set()
+                log.warning("no permits now", extra={"event": "permits.unavailable", "reason": str(error)})
+
+    async def _wait_for(self, at: float | None, now: float) -> None:
+        """Until that time, or until something is different."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(None if at is None else max(at - now, 0.0)):
+                await self._changed.wait()
+
+    async def _turns(self, key: LimitKey, limit: _Limit) -> None:
+        """One turn beside those of other limits."""
+        try:
+            await self._turn(key, limit)
+            self._used.set()
+        except NoetlError as error:
+            log.warning("no permits now", extra={"event": "permits.unavailable", "reason": str(error)})
+            self._expect(key, self._clock.monotonic() + AGAIN_SECONDS)
+        finally:
+            limit.is_turning = False
+            self._changed.set()
 
     async def _turn(self, key: LimitKey, limit: _Limit) -> None:
         now = self._clock.monotonic()
@@ -161,23 +203,22 @@ class PermitDesk:
             if of == key
         ]
         limit.due_at, limit.not_before = None, now + TURN_SECONDS
-        try:
-            dealt = await self._books.turn(key, asks, own=tuple(self._sessions))
-        except NoetlError as error:
-            log.warning("no permits now", extra={"event": "permits.unavailable", "reason": str(error)})
-            self._expect(key, self._clock.monotonic() + AGAIN_SECONDS)
-            return
+        dealt = await self._books.turn(key, asks, own=tuple(self._sessions))
         if dealt is None:
             self._expect(key, self._clock.monotonic())
             return
         limit.allowance = dealt.allowance
         self._tell(key, dealt)
-        if dealt.due_seconds:
+        if dealt.is_cut:
+            limit.not_before = now
+        elif dealt.due_seconds:
             limit.not_before = now + min(max(dealt.due_seconds, RATE_TURN_SECONDS), POLL_SECONDS)
         if any(dealt.granted.get(ask.key, 0) < ask.returned + ask.in_use + ask.waiting for ask in asks):
-            poll = POLL_SHARED_SECONDS if dealt.is_shared else POLL_SECONDS
+            # Behind the turn and not behind its beginning: where the database is far, calls must have time to end.
+            poll = self._clock.monotonic() + (POLL_SHARED_SECONDS if dealt.is_shared else POLL_SECONDS)
             # What the rate has and nobody took waits for something else than time.
-            self._expect(key, now + (min(poll, dealt.due_seconds) if dealt.due_seconds else poll))
+            due = min(poll, now + dealt.due_seconds) if dealt.due_seconds else poll
+            self._expect(key, now if dealt.is_cut else due)
         elif asks:
             self._expect(key, now + HELD_SECONDS)
         elif limit.due_at is None:
@@ -220,15 +261,19 @@ class PermitDesk:
 
 def _ask(session_id: int, use: PermitUse, told: _Told, now: float) -> Ask:
     """What a session says, with what it was granted since: that may be on its way, and no book may know it."""
-    wanted = use.returned + use.in_use + use.waiting
-    of = (use.key, use.execution_id)
-    had = max(told.granted.get(of, 0), use.returned + use.in_use)
+    allowance, returned, in_use, waiting = _counts(use, told)
     return Ask(
         session_id=session_id,
         execution_id=use.execution_id,
-        allowance=use.allowance,
-        returned=use.returned,
-        in_use=had - use.returned,
-        waiting=max(wanted - had, 0),
-        waited_seconds=now - told.since.get(of, now),
+        allowance=allowance,
+        returned=returned,
+        in_use=in_use,
+        waiting=waiting,
+        waited_seconds=now - told.since.get((use.key, use.execution_id), now),
     )
+
+
+def _counts(use: PermitUse, told: _Told) -> tuple[Allowance, int, int, int]:
+    """What a word means for the books: returned, in use, waiting."""
+    had = max(told.granted.get((use.key, use.execution_id), 0), use.returned + use.in_use)
+    return use.allowance, use.returned, had - use.returned, max(use.returned + use.in_use + use.waiting - had, 0)

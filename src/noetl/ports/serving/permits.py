@@ -71,8 +71,12 @@ class LimitView:
 
 class PermitBooks(Protocol):
     async def turn(self, key: LimitKey, asks: Sequence[Ask], *, own: Collection[int]) -> Dealt | None:
-        """Deal permits to these sessions, those of them that are alive.  None when somebody else was faster: then
-        nothing has happened."""
+        """Deal permits to these sessions, those of them that are alive.  None when others had their turns for too long:
+        then nothing has happened."""
+        ...
+
+    async def sweep(self, *, unused_seconds: float) -> int:
+        """Forget limits that nobody used for so long, some of them at a time; returns how many."""
         ...
 
     async def look(self, *, tenant_id: str, organization_id: str) -> list[LimitView]:

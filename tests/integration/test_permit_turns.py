@@ -1,0 +1,114 @@
+"""Turns at one limit by servers that are not equally fast, on Postgres: everybody has a turn, and whoever stands still
+holds up nobody for long."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from noetl.adapters.postgres.pool import Reader, Transaction, Transactions
+from noetl.adapters.postgres.serving.permits import PostgresPermits
+from noetl.adapters.postgres.statements import Statement
+from noetl.adapters.session.in_process import InProcessPermits
+from noetl.adapters.system.clock import SystemClock
+from noetl.core.errors import LedgerUnavailable
+from noetl.core.permits.dealing import Ask
+from noetl.core.permits.rates import Allowance
+from noetl.engine.permits.desk import PermitDesk
+from noetl.engine.permits.taking import Permits
+from tests.contract.test_permits import API, ONE, on_postgres
+from tests.support.aio import asynchronous
+from tests.support.databases import fresh_database
+
+CALLS_AT_A_TIME = 12
+
+
+class Far(Transactions):
+    """A database that is so far away that every statement takes a while longer."""
+
+    def __init__(self, dsn: str, *, seconds: float) -> None:
+        super().__init__(dsn, size_max=2)
+        self.seconds = seconds
+
+    @asynccontextmanager
+    async def begin(self) -> AsyncIterator[Transaction]:
+        async with super().begin() as near:
+            yield FarAway(near, self)
+
+
+class FarAway(Transaction):
+    def __init__(self, near: Transaction, where: Far) -> None:
+        self._near, self._where = near, where
+
+    async def fetch(self, statement: Statement, values: dict[str, object]) -> object:  # type: ignore[override]
+        await asyncio.sleep(self._where.seconds / 2)
+        found = await self._near.fetch(statement, values)
+        await asyncio.sleep(self._where.seconds / 2)
+        return found
+
+
+@pytest.fixture
+def address() -> str:
+    return fresh_database()
+
+
+@asynchronous
+async def test_a_server_that_is_far_from_the_database_gets_its_share(address: str) -> None:
+    """Two executions of which each is at home at a server of its own, and both always wait."""
+    allowance, done = Allowance(concurrency=4), Counter[int]()
+    async with on_postgres(address) as c:
+        reader = Reader(address, size_max=1)
+        await reader.open()
+        clock = SystemClock()
+        everybody = []
+
+        async def calls(permits: Permits, execution_id: int) -> None:
+            while True:
+                async with permits.permit(API, allowance, execution_id):
+                    await asyncio.sleep(0.01)
+                done[execution_id] += 1
+
+        places = Far(address, seconds=0.0), Far(address, seconds=0.025)
+        for number, turns in enumerate(places, start=1):
+            desk = PermitDesk(PostgresPermits(turns, reader), clock, is_alive=lambda _: True)
+            permits = Permits(InProcessPermits(desk, number), clock)
+            everybody += [desk.run(), permits.run(), *(calls(permits, number) for _ in range(CALLS_AT_A_TIME))]
+        tasks = [asyncio.ensure_future(one) for one in everybody]
+        async with asyncio.timeout(30):
+            while not (done[1] and done[2]):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(0.5)  # whoever was first was alone for a while
+        done.clear()
+        await asyncio.sleep(4)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for turns in places:
+            await turns.close()
+        await reader.close()
+        assert c.servers
+    assert sum(done.values()) >= 60
+    assert min(done[1], done[2]) >= 0.25 * sum(done.values()), done
+
+
+@asynchronous
+async def test_a_server_that_stands_still_within_its_turn_holds_up_the_others_for_a_second(address: str) -> None:
+    async with on_postgres(address) as c:
+        still, reader = Far(address, seconds=6.0), Reader(address, size_max=1)
+        await reader.open()
+        ask = Ask(session_id=1, execution_id=1, allowance=ONE, waiting=1)
+        standing = asyncio.ensure_future(PostgresPermits(still, reader).turn(API, [ask], own={1}))
+        await asyncio.sleep(3.2)  # it has the lock
+        begun = time.monotonic()
+        assert await c.turn(2, ONE, waiting=1) == 1
+        assert time.monotonic() - begun < 2.5
+        with pytest.raises(LedgerUnavailable):
+            await standing
+        assert await c.turn(1, ONE, waiting=1) == 0, "what it would have given it has not given"
+        await still.close()
+        await reader.close()
