@@ -4,6 +4,9 @@ holds up nobody for long."""
 from __future__ import annotations
 
 import asyncio
+import datetime
+import os
+import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,19 +14,22 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from noetl.adapters.postgres.migrate import migrate
 from noetl.adapters.postgres.pool import Reader, Transaction, Transactions
 from noetl.adapters.postgres.serving.permits import PostgresPermits
 from noetl.adapters.postgres.statements import Statement
 from noetl.adapters.session.in_process import InProcessPermits
 from noetl.adapters.system.clock import SystemClock
 from noetl.core.errors import LedgerUnavailable
-from noetl.core.permits.dealing import Ask
+from noetl.core.permits.dealing import OPENING_SECONDS, Ask
 from noetl.core.permits.rates import Allowance
 from noetl.engine.permits.desk import PermitDesk
 from noetl.engine.permits.taking import Permits
 from tests.contract.test_permits import API, ONE, on_postgres
+from tests.contract.test_permits import Counter as Servers
 from tests.support.aio import asynchronous
-from tests.support.databases import fresh_database
+from tests.support.databases import empty_database, fresh_database
+from tests.support.postgres import embedded_server
 
 CALLS_AT_A_TIME = 12
 
@@ -112,3 +118,32 @@ async def test_a_server_that_stands_still_within_its_turn_holds_up_the_others_fo
         assert await c.turn(1, ONE, waiting=1) == 0, "what it would have given it has not given"
         await still.close()
         await reader.close()
+
+
+@asynchronous
+async def test_after_a_crash_of_the_database_nothing_of_a_concurrency_is_granted_twice() -> None:
+    """Whoever waits is back before whoever holds all the permits; both have connections that broke."""
+    with embedded_server() as server:
+        address = await asyncio.to_thread(empty_database, server)
+        await migrate(address, shard_count=1, now=datetime.datetime.now(datetime.UTC))
+        async with on_postgres(address) as c:
+            assert await c.turn(1, ONE, waiting=1) == 1
+            assert await c.turn(2, ONE, waiting=1) == 0
+            os.kill(server.address.pid, signal.SIGKILL)
+            await asyncio.to_thread(server.postgres.start)
+            assert await patient(c, 2, waiting=1) == 0
+            assert await patient(c, 1, in_use=1) == 1
+            assert await c.turn(2, ONE, waiting=1) == 0
+            await asyncio.sleep(OPENING_SECONDS)
+            assert await c.turn(2, ONE, waiting=1) == 0
+            await c.turn(1, ONE, returned=1)
+            assert await c.turn(2, ONE, waiting=1) == 1
+
+
+async def patient(c: Servers, session_id: int, **counts: int) -> int:
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                return await c.turn(session_id, ONE, books=None, **counts)
+            except LedgerUnavailable:
+                await asyncio.sleep(0.05)
