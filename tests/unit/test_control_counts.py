@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
-from noetl.core.errors import AppendOverloaded, ExecutionClosed, NoetlError
+from noetl.core.errors import AppendOverloaded, ExecutionClosed, LeaseLost, NoetlError
 from noetl.core.event import seal
 from noetl.engine.control.inputs import FactInput, RestoreInput
 from noetl.engine.sharing.counts import ControlCounts
@@ -40,3 +40,10 @@ async def test_what_is_refused_is_counted_and_refused() -> None:
     assert shown["noetl_inputs_refused_total", "append_overloaded"] == 1
     assert (shown["noetl_commits_total",], shown["noetl_commit_events_total",]) == (1, 5)
     assert shown["noetl_inputs_waiting",] == 1
+
+
+def test_facts_of_a_session_that_has_ended_are_late_though_no_decider_saw_them() -> None:
+    counts = ControlCounts()
+    counts.refuse_facts(LeaseLost("the session has ended"), 3)
+    shown = {(name, *labels.values()): value for name, labels, value in counts.samples()}
+    assert shown["noetl_facts_late_total",] == shown["noetl_inputs_refused_total", "lease_lost"] == 3

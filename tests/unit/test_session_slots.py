@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from noetl.adapters.memory.clock import VirtualClock, VirtualIds
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.queue import MemoryQueue
-from noetl.core.errors import LeaseLost
+from noetl.core.errors import EnvelopeInvalid, LeaseLost
 from noetl.engine.control.sessions import Sessions
-from noetl.engine.sessions.keeper import Keeper, SessionBooks
+from noetl.engine.sessions.keeper import Keeper, SessionBooks, Told
 from noetl.engine.sessions.remote import Profile, RemoteSession
 from noetl.ports.serving.roster import SessionRow
 from noetl.ports.session import CommandMessage, Fact
@@ -122,3 +122,20 @@ def test_nobody_waits_for_a_session_that_has_ended() -> None:
     _, keeper, session = connected(4, SlowBooks())
     keeper.end(session.session_id)
     assert session.introduced.is_set()
+
+
+@asynchronous
+async def test_what_comes_of_a_lost_lease_is_counted_as_late_wherever_it_is_refused() -> None:
+    sessions, keeper, session = connected(1)
+    counts = keeper.counts
+    assert take(sessions, 0)
+    held, stale = (Told(None, Fact(1, "c0#1", attempt, "command.completed")) for attempt in (1, 2))
+    assert [type(one) for one in await keeper.report(session, [stale])] == [LeaseLost]
+    assert counts.late == 1
+    keeper.end(session.session_id)
+    assert [type(one) for one in await keeper.report(session, [held])] == [LeaseLost]
+    with pytest.raises(LeaseLost):
+        keeper.teller(session.session_id, facts=3)
+    assert counts.late == 5
+    keeper.count_late(EnvelopeInvalid("it cannot be read"))
+    assert counts.late == 5

@@ -117,7 +117,8 @@ class FrameService:
         session = self._keeper.beat(session_id)
         try:
             message = session.message(execution_id, frame_id, attempt)
-        except LeaseLost:
+        except LeaseLost as lost:
+            self._keeper.count_late(lost)
             await self._refuse_terminal(execution_id, frame_id)
             raise
         if not rows:
@@ -140,7 +141,8 @@ class FrameService:
         session = self._keeper.beat(session_id)
         try:
             message = session.message(execution_id, frame_id, commit.attempt)
-        except LeaseLost:
+        except LeaseLost as lost:
+            self._keeper.count_late(lost)
             await self._refuse_terminal(execution_id, frame_id)
             raise
         stage: Any = message.body["stage"]

@@ -202,6 +202,7 @@ class Engine:
             parts, self._ids, decider=self.decider, dispatcher=self.dispatcher, neighbours=neighbours
         )
         self.keeper = self._keeper()
+        self.keeper.counts = parts.counts
         self.frames = FrameService(
             decider=self.decider, keeper=self.keeper, payloads=self.payloads, ledger=self.ledger, queue=self.queue
         )

@@ -24,6 +24,7 @@ from noetl.core.limits import SESSIONS_MAX
 from noetl.engine.control.facts import LETS_GO
 from noetl.engine.control.sessions import Late, Sessions
 from noetl.engine.sessions.remote import Profile, RemoteSession, row_of
+from noetl.engine.sharing.counts import ControlCounts
 from noetl.points import point
 from noetl.ports.clock import Clock, IdSource
 from noetl.ports.queue import Queue
@@ -67,6 +68,8 @@ class Keeper:
     ) -> None:
         """`books` are where sessions are known to other servers; without them there are none."""
         self._books = books
+        self.counts = ControlCounts()
+        """Where late facts are counted; a server gives its own."""
         self._unknown: list[RemoteSession] = []
         self._replaced: list[tuple[int, str]] = []
         self._control = control
@@ -134,6 +137,14 @@ class Keeper:
             raise LeaseLost(f"session {session_id} has ended or never was: register again")
         return session
 
+    def teller(self, session_id: int, *, facts: int) -> RemoteSession:
+        """The session that tells so many facts.  Whatever one tells that has ended comes too late."""
+        try:
+            return self.find(session_id)
+        except LeaseLost as error:
+            self.count_late(error, facts)
+            raise
+
     def beat(self, session_id: int, *, slots: int | None = None) -> RemoteSession:
         """The session is alive; `slots` is how many commands it wants now, of those that it registered."""
         session = self.find(session_id)
@@ -193,19 +204,34 @@ class Keeper:
         return outcome
 
     async def _outcome(self, session: RemoteSession, fact: Fact) -> NoetlError | None:
-        outcome: NoetlError | None = None
-        try:
-            session.message(fact.execution_id, fact.command_id, fact.attempt)
-            if session.session_id not in self._remote:
-                raise LeaseLost(f"session {session.session_id} has ended: its facts come too late")
-            await self._control.report(session.session_id, fact)
-        except NoetlError as error:
-            outcome = error
+        outcome: NoetlError | None = self._lost(session, fact)
+        if outcome is not None:
+            self.count_late(outcome)
+        else:
+            try:
+                await self._control.report(session.session_id, fact)
+            except NoetlError as error:
+                outcome = error
         # Refused for what it says, the command is still this session's: it must say something else about it.
         if isinstance(outcome, _NOT_YOURS) or (outcome is None and fact.event_type in LETS_GO):
             self._sessions.finish(session.session_id, fact.execution_id, fact.command_id, fact.attempt)
             session.let_go(fact.execution_id, fact.command_id, fact.attempt)
         return outcome
+
+    def _lost(self, session: RemoteSession, fact: Fact) -> LeaseLost | None:
+        """Why a session may not say this any more."""
+        try:
+            session.message(fact.execution_id, fact.command_id, fact.attempt)
+        except LeaseLost as error:
+            return error
+        if session.session_id not in self._remote:
+            return LeaseLost(f"session {session.session_id} has ended: its facts come too late")
+        return None
+
+    def count_late(self, error: NoetlError, facts: int = 1) -> None:
+        """Facts are refused before anybody decides about them; only those of a lost lease are late."""
+        if isinstance(error, LeaseLost):
+            self.counts.refuse_facts(error, facts)
 
     # --- the watch -------------------------------------------------------------------------------------------
 

@@ -48,6 +48,11 @@ class ControlCounts:
         self.late += hasattr(waiting.input, "fact") and isinstance(error, Terminal)
         waiting.refuse(error)
 
+    def refuse_facts(self, error: NoetlError, count: int = 1) -> None:
+        """Count facts that came to no decider: whoever told them does not hold what they are about any more."""
+        self._refused[error.code] += count
+        self.late += count
+
     def samples(self) -> Iterator[Sample]:
         yield "noetl_inputs_waiting", {}, len(self.inputs)
         yield "noetl_inputs_decided_total", {}, self.decided

@@ -84,7 +84,7 @@ class _Facts:
         """Facts of one session; each has its own answer, in the order in which they came."""
         session_id, raws = wire.read_batch(await content_of(request, limit=FACTS_BYTES_MAX))
         key = idempotency_key_of(request)
-        session = self._keeper.find(wire.session_id_of(session_id))
+        session = self._keeper.teller(wire.session_id_of(session_id), facts=len(raws))
         answers: list[NoetlError | None] = []
         told: list[Told] = []
         places: list[int] = []
@@ -99,6 +99,7 @@ class _Facts:
                 told.append(wire.told_of(fact, session))
                 places.append(number)
             except NoetlError as error:
+                self._keeper.count_late(error)
                 answers[-1] = error
         outcomes = await self._keeper.report(session, told)
         # What follows from the facts is already on its way down the stream: it goes out before this answer.
@@ -111,12 +112,15 @@ class _Facts:
         """One fact.  A refusal is an answer and no failure of the request."""
         fact = wire.read_single(await content_of(request, limit=FACTS_BYTES_MAX))
         fact.fact_id = fact.fact_id or idempotency_key_of(request)
-        session = self._keeper.find(wire.session_id_of(str(fact.session_id)))
+        session = self._keeper.teller(wire.session_id_of(str(fact.session_id)), facts=1)
         outcome: NoetlError | None
         try:
-            (outcome,) = await self._keeper.report(session, [wire.told_of(fact, session)])
+            told = wire.told_of(fact, session)
         except NoetlError as error:
+            self._keeper.count_late(error)
             outcome = error
+        else:
+            (outcome,) = await self._keeper.report(session, [told])
         return answer(_answer(outcome, fact, session))
 
 
