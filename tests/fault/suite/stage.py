@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from tests.fault.suite.checker import Findings, check
 from tests.fault.suite.cluster import Cluster, Shape, cluster
 from tests.fault.suite.nemesis import Holdings, Nemesis, Strike
-from tests.fault.suite.oracle import Oracle
+from tests.fault.suite.oracle import ACKNOWLEDGED, Oracle
 from tests.fault.suite.workload import Driver, Volume
 
 QUIET_SECONDS_MAX = 120.0
@@ -91,3 +91,16 @@ async def stage(name: str, says: str, *, seed: int, shape: Shape, volume: Volume
         await driver.prepare()
         yield Stage(found, driver, Nemesis(found, chance), chance, outcome)
     outcome.seconds = time.monotonic() - begun
+
+
+async def submitted(found: Stage, text: str, run: str, *, url: str | None = None) -> int:
+    """A playbook of a fault's own, known to the oracle; at one server, or at whichever answers."""
+    body = {"playbook": text, "payload": {}}
+    if url is None:
+        status, answer = await found.cluster.any_server("POST", "/api/executions", body=body)
+    else:
+        status, answer = await found.cluster.request("POST", "/api/executions", body=body, url=url)
+    assert status in (200, 201), answer
+    execution_id = int(answer["execution_id"])
+    await found.driver.oracle.note(run, ACKNOWLEDGED, execution_id)
+    return execution_id
