@@ -8,20 +8,23 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import aiohttp
 import asyncpg
 
 from tests.fault.suite.cluster import Node, Shape
+from tests.fault.suite.decisions import deciders_of, owner_of, until_decided
 from tests.fault.suite.nemesis import Strike, asked, holdings, until_let_go
 from tests.fault.suite.oracle import ACKNOWLEDGED, REFUSED, UNKNOWN
-from tests.fault.suite.stage import Outcome, Stage, stage
-from tests.fault.suite.workload import CHAIN, Volume
+from tests.fault.suite.stage import Outcome, Stage, stage, submitted
+from tests.fault.suite.workload import CHAIN, HEAD, Volume
 
 RESIDENT_MB_MAX = 600.0
 NORMAL_SECONDS_MAX = 30.0
 TAKEOVER_SECONDS_MAX = 10.0
+PROBES = 3
 PLAIN_LEASES = {"NOETL_SHARD_LEASE_SEC": "6", "NOETL_SHARD_HEARTBEAT_SEC": "2"}
 
 
@@ -133,7 +136,10 @@ async def rebalance(seed: int, shape: Shape, *, more_shards: int) -> Outcome:
         async with found.driven():
             await asyncio.sleep(3.0)
             servers = found.cluster.of("server")
-            await asyncio.gather(*(_lost_server(found, node) for node in servers[1:]))
+            probes = [await _probes(found, node) for node in servers[1:]]
+            dead = [node.instance for node in servers[1:]]
+            lost = zip(servers[1:], probes, strict=True)
+            await asyncio.gather(*(_lost_server(found, node, own, dead) for node, own in lost))
             await asyncio.sleep(2.0)
             joined = found.cluster.add("server")
             await asyncio.gather(*(node.start() for node in (*servers[1:], joined)))
@@ -155,15 +161,56 @@ async def _log_fences(found: Stage) -> None:
         await connection.close()
 
 
-async def _lost_server(found: Stage, node: Node) -> None:
-    what = await holdings(found.cluster, node.instance)
+# One row at a time, each with a decision behind it, for longer than a server needs to be missed.
+PROBE = """
+workflow:
+  - step: rows
+    loop:
+      in: "{{ range(60) | list }}"
+      iterator: n
+      spec: {mode: sequential, frame: {max_rows: 1, max_attempts: 100}}
+    tool: {kind: postgres, auth: oracle, command: "SELECT pg_sleep(0.2)"}
+"""
+
+
+async def _probes(found: Stage, node: Node) -> list[int]:
+    """Executions in shards of a server that need a decision again and again."""
+    probes: list[int] = []
+    for number in range(10 * PROBES):
+        run = f"probe-{node.number}-{number}"
+        execution_id = await submitted(found, HEAD % "probe" + PROBE, run, url=node.url)
+        if await owner_of(found.cluster, execution_id) is node:
+            probes.append(execution_id)
+        if len(probes) == PROBES:
+            break
+    deadline = time.monotonic() + 30.0
+    for execution_id in probes:
+        while len(await deciders_of(found.cluster, execution_id)) < 3 and time.monotonic() < deadline:
+            await asyncio.sleep(0.05)
+    return probes
+
+
+async def _lost_server(found: Stage, node: Node, probes: Sequence[int], dead: Sequence[str]) -> None:
+    """`probes` are in its shards, `dead` are all that are killed at this moment."""
+    cluster, outcome = found.cluster, found.outcome
+    what = await holdings(cluster, node.instance)
+    probes = [one for one in probes if await owner_of(cluster, one) is node and not await _is_closed(found, one)]
     node.kill()
-    seconds = await until_let_go(found.cluster, what, time.monotonic())
+    since = time.monotonic()
+    decided = asyncio.gather(*(until_decided(cluster, one, dead, since) for one in probes))
+    let_go = await until_let_go(cluster, what, since)
+    seconds = max(await decided, default=None)
     found.nemesis.strikes.append(Strike("server", "gone for good", seconds))
-    if seconds is not None:
-        found.outcome.expect(
-            f"seconds until shards of server {node.number} had another owner", seconds, at_most=TAKEOVER_SECONDS_MAX
-        )
+    if let_go is None or seconds is None:
+        outcome.missed.append(f"server {node.number} had nothing that anybody could miss")
+        return
+    for name, value in (("had another owner", let_go), ("decided again", seconds)):
+        outcome.expect(f"seconds until shards of server {node.number} {name}", value, at_most=TAKEOVER_SECONDS_MAX)
+
+
+async def _is_closed(found: Stage, execution_id: int) -> bool:
+    rows = await asked(found.cluster, "SELECT closed FROM noetl.stream WHERE execution_id = $1", execution_id)
+    return bool(rows and rows[0]["closed"])
 
 
 async def _until_shared(found: Stage, servers: int) -> float:
