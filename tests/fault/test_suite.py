@@ -11,13 +11,14 @@ import asyncpg
 import pytest
 
 from noetl.points import POINTS
-from tests.fault.suite.checker import Findings, check
+from tests.fault.suite.checker import check
 from tests.fault.suite.cluster import ROOT, Shape
 from tests.fault.suite.faults import kills, surroundings
+from tests.fault.suite.findings import Findings
 from tests.fault.suite.nemesis import Strike
 from tests.fault.suite.report import BEGIN, PAGE, matrix, quantile, told, write
-from tests.fault.suite.stage import Outcome, Stage, stage
-from tests.fault.suite.workload import Volume
+from tests.fault.suite.stage import Outcome, Stage, stage, submitted
+from tests.fault.suite.workload import HEAD, Volume
 from tests.support.aio import asynchronous
 
 SHAPE = Shape(servers=1, workers=2, projectors=0, has_own_postgres=False)
@@ -55,6 +56,10 @@ async def test_answers_that_were_lost_double_nothing() -> None:
 ANY = "(SELECT execution_id FROM noetl.stream WHERE closed ORDER BY execution_id LIMIT 1)"
 LAST = f"execution_id = {ANY} AND position = (SELECT max(position) FROM noetl.event WHERE execution_id = {ANY})"
 FIRST = "(SELECT min(execution_id) FROM noetl.event WHERE event_type = 'frame.committed')"
+FAILED, CANCELLED = (
+    f"(SELECT max(execution_id) FROM noetl.event WHERE event_type = '{kind}')"
+    for kind in ("playbook.failed", "execution.cancelled")
+)
 PLANTED: dict[str, tuple[str, str]] = {
     "a position is missing": (f"DELETE FROM noetl.event WHERE {LAST}", "lost"),
     "an execution has no end": (
@@ -82,6 +87,50 @@ PLANTED: dict[str, tuple[str, str]] = {
         " AND event_type = 'command.claimed'",
         "duplicated",
     ),
+    "the second loop of an execution has a shard without an end": (
+        "UPDATE noetl.event SET event_type = 'step.decided' WHERE transition_key = 'loop.shard.terminal/second#1/1'",
+        "lost",
+    ),
+    "a loop counts more than its frames": (
+        "UPDATE noetl.event SET meta = (meta::jsonb || '{\"done\": 21}')::json"
+        " WHERE transition_key = 'loop.done/first#1'",
+        "broken",
+    ),
+    "an execution that failed is shown as running": (
+        f"UPDATE noetl.execution SET status = 'RUNNING' WHERE execution_id = {FAILED}",
+        "broken",
+    ),
+    "a command of an execution that failed has no end": (
+        f"UPDATE noetl.event SET event_type = 'step.decided' WHERE execution_id = {FAILED}"
+        " AND event_type IN ('command.completed', 'command.failed')",
+        "lost",
+    ),
+    "a frame of a loop that failed was begun and has no end": (
+        f"UPDATE noetl.event SET event_type = 'frame.heartbeat' WHERE execution_id = {FAILED}"
+        " AND event_type IN ('frame.committed', 'frame.failed')",
+        "lost",
+    ),
+    "a frame was ended by an attempt that did not hold it": (
+        "UPDATE noetl.event SET meta = (meta::jsonb || '{\"attempt\": 9}')::json WHERE event_type = 'frame.started'"
+        f" AND execution_id = {FAILED}",
+        "broken",
+    ),
+    "a loop of an execution that was cancelled has no end": (
+        f"UPDATE noetl.event SET event_type = 'step.decided' WHERE execution_id = {CANCELLED}"
+        " AND event_type = 'loop.done'",
+        "lost",
+    ),
+    "a frame that was held has no end though its execution was cancelled": (
+        f"UPDATE noetl.event SET event_type = 'frame.heartbeat' WHERE execution_id = {CANCELLED}"
+        " AND event_type IN ('frame.committed', 'frame.failed')",
+        "lost",
+    ),
+    "something comes behind the end": (
+        "UPDATE noetl.event SET event_type = 'step.decided', transition_key = 'moved' WHERE event_type ="
+        f" 'execution.cancelled'; UPDATE noetl.event SET event_type = 'execution.cancelled' WHERE execution_id ="
+        f" {CANCELLED} AND event_type = 'execution.cancel_requested'",
+        "broken",
+    ),
     "a payload is gone": ("DELETE FROM noetl.payload", "lost"),
     "a payload has other bytes": ("UPDATE noetl.payload SET content = 'other'", "broken"),
     "the projection lies": ("UPDATE noetl.execution SET status = 'RUNNING'", "broken"),
@@ -99,12 +148,37 @@ PLANTED: dict[str, tuple[str, str]] = {
 }
 
 
+# A loop behind a loop, the second a fan-out of which every shard fails once.
+LOOPS = """
+workflow:
+  - step: first
+    loop: {in: "{{ range(20) | list }}", iterator: n, spec: {mode: parallel, max_in_flight: 4, frame: {max_rows: 5}}}
+    tool: {kind: noop}
+    next: second
+  - step: second
+    loop: {in: "{{ range(6) | list }}", iterator: n, spec: {mode: fanout, max_in_flight: 2, fanout: {shard_size: 2}}}
+    tool:
+      kind: python
+      input: {n: "{{ n }}"}
+      code: |
+        import pathlib
+        mark = pathlib.Path("FOLDER") / f"ran-{n}"
+        has_run = mark.exists()
+        mark.touch()
+        result = {"n": n} if has_run else 1 // 0
+"""
+
+
 @asynchronous
 async def test_every_planted_defect_is_found() -> None:
     volume = Volume(open_max=0, items=120)
     async with stage("check", "no fault at all", seed=SEED, shape=SHAPE, volume=volume) as found:
         for is_loop in (False, True):
             await found.driver.submit(is_loop=is_loop)
+        await found.driver.until_quiet(seconds=30)
+        await submitted(found, HEAD % "loops" + LOOPS.replace("FOLDER", str(found.cluster.folder)), "loops")
+        for is_cancelled in (False, True):
+            await found.driver.submit_unhappy(is_cancelled=is_cancelled)
         await found.driver.until_quiet(seconds=30)
         await found.judge()
         expect_good(found.outcome)

@@ -5,56 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 
+from tests.fault.suite.findings import Findings
 from tests.fault.suite.oracle import Oracle
 from tests.fault.suite.replaying import differences
+from tests.fault.suite.stories import CLOSING, check_story
 from tests.fault.suite.workload import Driver
 
-CLOSING = ("playbook.completed", "playbook.failed", "execution.cancelled")
+STATUSES = {"playbook.completed": "COMPLETED", "playbook.failed": "FAILED", "execution.cancelled": "CANCELLED"}
 FIRST_EXECUTION = 4_194_304
 """Below are the executions of the system."""
-
-
-@dataclass(slots=True)
-class Findings:
-    """What is wrong, sorted by what it means to a user."""
-
-    lost: list[str] = field(default_factory=list)
-    duplicated: list[str] = field(default_factory=list)
-    broken: list[str] = field(default_factory=list)
-    events: int = 0
-    executions: int = 0
-    rows: int = 0
-    repeated: int = 0
-    """Items whose effect the oracle saw more than once: a tool may run twice, and its outcome is recorded once."""
-    references: int = 0
-    set_aside: set[int] = field(default_factory=set)
-    """Executions that could not be folded.  Whoever poisoned them knows how many there must be."""
-
-    @property
-    def is_clean(self) -> bool:
-        return not (self.lost or self.duplicated or self.broken)
-
-    def text(self) -> str:
-        """One line when all is well, else everything."""
-        figures = (
-            f"{self.executions} executions, {self.events} events, {self.references} references, {self.rows} rows, "
-            f"{self.repeated} items ran again"
-        )
-        if self.is_clean:
-            return f"clean: {figures}"
-        wrong = [
-            f"{name}: {one}"
-            for name, found in (("lost", self.lost), ("duplicated", self.duplicated), ("broken", self.broken))
-            for one in found[:8]
-        ]
-        return "\n".join([f"NOT clean: {figures}", *wrong])
 
 
 async def check(driver: Driver, *, may_fail: bool = False, connection: Any = None) -> Findings:
@@ -73,9 +38,9 @@ async def check(driver: Driver, *, may_fail: bool = False, connection: Any = Non
 async def _control_plane(driver: Driver, connection: Any, found: Findings, *, may_fail: bool) -> dict[int, list[Any]]:
     before = await connection.fetch(_HEADS)
     events = await connection.fetch(
-        "SELECT shard_id, position, execution_id, stream_version, event_type, transition_key, command_id, frame_id,"
-        " meta::text AS meta, result::text AS result, payload_ref::text AS payload_ref, writes::text AS writes"
-        " FROM noetl.event ORDER BY shard_id, position"
+        "SELECT shard_id, position, execution_id, stream_version, event_type, transition_key, command_id, stage_id,"
+        " frame_id, meta::text AS meta, result::text AS result, payload_ref::text AS payload_ref,"
+        " writes::text AS writes FROM noetl.event ORDER BY shard_id, position"
     )
     found.events = len(events)
     streams = _streams(events)
@@ -85,7 +50,8 @@ async def _control_plane(driver: Driver, connection: Any, found: Findings, *, ma
         if execution_id in found.set_aside:
             found.executions += 1
             continue
-        _story(execution_id, story, found, may_fail=may_fail)
+        check_story(execution_id, story, found, allowed=_allowed(driver, execution_id, may_fail=may_fail))
+    await _statuses(connection, streams, found)
     await _references(connection, events, driver.cluster.payload_root, found)
     await _queue(connection, found)
     await _leases(connection, driver, found)
@@ -98,6 +64,11 @@ def _streams(events: Sequence[Any]) -> dict[int, list[Any]]:
         if event["execution_id"] >= FIRST_EXECUTION:
             streams.setdefault(event["execution_id"], []).append(event)
     return streams
+
+
+def _allowed(driver: Driver, execution_id: int, *, may_fail: bool) -> Collection[str]:
+    """How an execution may end."""
+    return CLOSING if may_fail else driver.ends.get(execution_id, CLOSING[:1])
 
 
 # --- the ledger ----------------------------------------------------------------------------------------------
@@ -116,70 +87,6 @@ def _positions(events: Sequence[Any], before: Sequence[Any], after: Sequence[Any
         is_whole = positions == list(range(1, len(positions) + 1))
         if not is_whole or not first["next_position"] - 1 <= len(positions) <= last["next_position"] - 1:
             found.lost.append(f"shard {first['shard_id']}: positions are not 1 to {first['next_position'] - 1}")
-
-
-def _story(execution_id: int, story: Sequence[Any], found: Findings, *, may_fail: bool) -> None:
-    """One execution by its events alone."""
-    found.executions += 1
-    versions = [event["stream_version"] for event in story]
-    if versions != list(range(1, len(story) + 1)):
-        number = next(n for n, version in enumerate(versions) if version != n + 1)
-        around = [
-            f"{event['stream_version']}@{event['position']} {event['transition_key']}"
-            for event in story[max(0, number - 2) : number + 2]
-        ]
-        found.broken.append(f"execution {execution_id}: versions are not in order: {', '.join(around)}")
-    for key, count in Counter(event["transition_key"] for event in story).items():
-        if count > 1:
-            found.duplicated.append(f"execution {execution_id}: {key} {count} times")
-    ends = [event for event in story if event["event_type"] in CLOSING]
-    if len(ends) != 1:
-        kind = found.lost if not ends else found.duplicated
-        kind.append(f"execution {execution_id} has {len(ends)} ends; last is {story[-1]['transition_key']}")
-        return
-    if story[-1] is not ends[0]:
-        found.broken.append(f"execution {execution_id}: {story[-1]['event_type']} stands behind its end")
-    if ends[0]["event_type"] != CLOSING[0]:
-        if not may_fail:
-            found.lost.append(f"execution {execution_id} ended as {ends[0]['event_type']}: {ends[0]['result']}")
-        return
-    _commands(execution_id, story, found)
-    _frames(execution_id, story, found)
-
-
-def _commands(execution_id: int, story: Sequence[Any], found: Findings) -> None:
-    issued = Counter(event["command_id"] for event in story if event["event_type"] == "command.issued")
-    ended = Counter(event["command_id"] for event in story if event["transition_key"].startswith("command.terminal/"))
-    for command_id, count in ended.items():
-        if count > 1:
-            found.duplicated.append(f"execution {execution_id}: command {command_id} ended {count} times")
-    for command_id in issued.keys() ^ ended.keys():
-        found.lost.append(f"execution {execution_id}: command {command_id} was issued or ended, and not both")
-
-
-def _frames(execution_id: int, story: Sequence[Any], found: Findings) -> None:
-    """Every row of a loop is in exactly one committed frame."""
-    windows, committed, totals = {}, [], {}
-    for event in story:
-        meta = json.loads(event["meta"])
-        if event["event_type"] == "frame.dispatched":
-            windows[event["frame_id"]] = (meta["first"], meta["rows"])
-        elif event["event_type"] == "frame.committed":
-            committed.append(event["frame_id"])
-        elif event["event_type"] == "loop.started":
-            totals[meta["step"]] = meta["total"]
-    if len(totals) != 1:
-        return
-    rows = Counter(index for name in committed for index in range(windows[name][0], sum(windows[name])))
-    (total,) = totals.values()
-    missing = set(range(total)) - set(rows)
-    if missing and not any(event["event_type"] == "frame.failed" for event in story):
-        found.lost.append(f"execution {execution_id}: {len(missing)} of {total} rows are in no committed frame")
-    found.duplicated.extend(
-        f"execution {execution_id}: row {index} was committed {count} times"
-        for index, count in rows.items()
-        if count > 1
-    )
 
 
 # --- payloads ------------------------------------------------------------------------------------------------
@@ -225,6 +132,23 @@ async def _references(connection: Any, events: Sequence[Any], root: Path, found:
 async def _projection(connection: Any, found: Findings) -> None:
     different, found.set_aside = await differences(connection, first_id=FIRST_EXECUTION)
     found.broken.extend(different)
+
+
+async def _statuses(connection: Any, streams: Mapping[int, Sequence[Any]], found: Findings) -> None:
+    """What has ended stays ended, and as what it ended, whatever comes late."""
+    shown = {row["execution_id"]: row for row in await connection.fetch(_SHOWN)}
+    for execution_id, story in streams.items():
+        ends = [event["event_type"] for event in story if event["event_type"] in CLOSING]
+        if len(ends) != 1 or execution_id in found.set_aside:
+            continue
+        row = shown.get(execution_id)
+        if row is None or not row["closed"] or row["status"] != STATUSES[ends[0]]:
+            found.broken.append(f"execution {execution_id}: {ends[0]} is shown as {dict(row) if row else None}")
+
+
+_SHOWN = """
+SELECT execution_id, s.closed, e.status FROM noetl.stream AS s LEFT JOIN noetl.execution AS e USING (execution_id)
+"""
 
 
 async def _queue(connection: Any, found: Findings) -> None:

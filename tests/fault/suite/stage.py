@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from tests.fault.suite.checker import Findings, check
+from tests.fault.suite.checker import check
 from tests.fault.suite.cluster import Cluster, Shape, cluster
+from tests.fault.suite.findings import Findings
 from tests.fault.suite.nemesis import Holdings, Nemesis, Strike
 from tests.fault.suite.oracle import ACKNOWLEDGED, Oracle
 from tests.fault.suite.workload import Driver, Volume

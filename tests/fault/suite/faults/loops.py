@@ -134,7 +134,8 @@ workflow:
 
 async def deadly_frames(seed: int, shape: Shape, *, frames: int) -> Outcome:
     """F14: frames that kill their worker fail after their attempts; the rest of the workload does not suffer."""
-    async with stage("F14", f"{frames} frames that kill their worker", seed=seed, shape=shape) as found:
+    says, volume = f"{frames} frames that kill their worker", Volume(unhappy_share=0.0)
+    async with stage("F14", says, seed=seed, shape=shape, volume=volume) as found:
         reviving = asyncio.ensure_future(_revive(found))
         try:
             async with found.driven():
