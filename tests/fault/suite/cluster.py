@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -266,6 +266,18 @@ class Cluster:
                 f"no server answers {path}: {last}\n{self.of('server')[0].text()[-4000:]}"
             )
             await asyncio.sleep(0.1)
+
+    async def counted(self, name: str, nodes: Sequence[Node]) -> float:
+        """A metric of servers, all of its labels together."""
+        total = 0.0
+        for node in nodes:
+            status, content = await self.request("GET", "/metrics", url=node.url)
+            assert status == 200, content
+            lines = [
+                line.split() for line in content.decode().splitlines() if line.startswith((f"{name} ", f"{name}{{"))
+            ]
+            total += sum(float(line[-1]) for line in lines)
+        return total
 
     def end(self) -> None:
         for node in self.nodes:

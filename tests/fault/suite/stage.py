@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncIterator
@@ -37,10 +38,14 @@ class Outcome:
     def is_good(self) -> bool:
         return self.findings.is_clean and not self.missed
 
-    def expect(self, name: str, value: float, *, at_most: float) -> None:
+    def expect(self, name: str, value: float, *, at_most: float = math.inf, at_least: float = 0.0) -> None:
+        """`at_least` is for what must have happened for the fault to mean anything; times before a lease's end count as
+        good ones."""
         self.figures[name] = round(value, 3)
         if not value <= at_most:
             self.missed.append(f"{name} is {value:.2f} and not at most {at_most:g}")
+        if at_least and not value >= at_least:
+            self.missed.append(f"{name} is {value:.2f} and not at least {at_least:g}")
 
 
 @dataclass(slots=True)

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 
 from noetl.points import POINTS
 from tests.fault.suite.cluster import Node, Shape, instance_of
-from tests.fault.suite.nemesis import Holdings, Strike, asked, holdings, until_let_go
+from tests.fault.suite.nemesis import Holdings, Strike, asked, held, holdings, until_let_go
 from tests.fault.suite.stage import Outcome, Stage, stage
 from tests.fault.suite.workload import Volume
 
 LEASE_SECONDS = 1.5
 RESUME_SECONDS_MAX = 5.0
 HIT_SECONDS_MAX = 60.0
+LATE_SECONDS_MAX = 15.0
 # Moments that a process comes to a few times at most.
 RARE = frozenset(
     (
@@ -180,14 +181,29 @@ def _roles_of(found: Stage, name: str) -> list[str]:
     return [component] if component == "worker" else ["server"]
 
 
-async def standing_still(seed: int, shape: Shape, *, times: int) -> Outcome:
+# Moments at which a write is ready and not sent: whoever stands still there writes when it wakes up.  By what the
+# refusal is counted, and by whom.
+LATE = {"worker.sending": "noetl_facts_late_total", "server.advancing": "noetl_commit_misses_total"}
+
+
+async def standing_still(seed: int, shape: Shape, *, times: int, late_times: int = 2) -> Outcome:
     """F4: whoever wakes up after its lease must not write in its old name."""
-    async with stage("F4", f"SIGSTOP for three leases, {times} times", seed=seed, shape=shape) as found:
+    says = f"SIGSTOP for three leases, {times} times at random, {late_times} times before each of {len(LATE)} writes"
+    async with stage("F4", says, seed=seed, shape=shape) as found:
+        refused = dict.fromkeys(LATE, 0.0)
         async with found.driven():
             for _ in range(times):
                 await asyncio.sleep(found.chance.uniform(0.2, 0.8))
                 await _still(found, found.chance.choice([node for node in found.cluster.nodes if node.is_up()]))
+            # Counted before any server begins anew.
+            facts = await found.cluster.counted(LATE["worker.sending"], found.cluster.of("server"))
+            found.outcome.figures["late facts that were refused, at random"] = facts
+            for name in LATE:
+                for _ in range(late_times):
+                    refused[name] += await _still_at(found, name)
         await found.judge()
+        for name, count in refused.items():
+            found.outcome.expect(f"late writes that were refused ({name})", count, at_least=late_times)
     return found.outcome
 
 
@@ -196,3 +212,40 @@ async def _still(found: Stage, node: Node) -> None:
     node.signal(signal.SIGSTOP)
     await asyncio.sleep(3 * LEASE_SECONDS)
     node.signal(signal.SIGCONT)
+
+
+async def _still_at(found: Stage, name: str) -> float:
+    """A new process stands still right before a write; returns how many were refused when it woke up."""
+    node = found.chance.choice(found.cluster.of(POINTS[name][0]))
+    before = len(found.cluster.marks())
+    node.kill()
+    # Of a server the very first decision: whatever it counts afterwards began with that one.
+    node.spawn(spec=f"{name}:stop:{1 if node.role == 'server' else found.chance.randint(1, 3)}")
+    if not await _is_standing(found, name, before):
+        found.outcome.missed.append(f"nobody stood still at {name}")
+        return 0.0
+    found.nemesis.strikes.append(Strike(node.role, f"stands still for 3 leases at {name}"))
+    what = await holdings(found.cluster, node.instance)
+    had = await held(found.cluster, what)
+    await asyncio.sleep(3 * LEASE_SECONDS)
+    if not had or await held(found.cluster, what):
+        found.outcome.missed.append(f"what stood still at {name} did not hold anything, or holds it still")
+    servers = [node] if node.role == "server" else found.cluster.of("server")
+    counted = 0.0 if node.role == "server" else await found.cluster.counted(LATE[name], servers)
+    node.signal(signal.SIGCONT)
+    deadline = time.monotonic() + LATE_SECONDS_MAX
+    refused = 0.0
+    while not refused and time.monotonic() < deadline:
+        await asyncio.sleep(0.05)
+        if all(one.is_up() for one in servers):
+            refused = await found.cluster.counted(LATE[name], servers) - counted
+    return min(refused, 1.0)
+
+
+async def _is_standing(found: Stage, name: str, before: int) -> bool:
+    deadline = time.monotonic() + HIT_SECONDS_MAX
+    while not any(line.startswith(f"{name} stop ") for line in found.cluster.marks()[before:]):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.02)
+    return True
