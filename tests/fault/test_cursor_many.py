@@ -23,7 +23,6 @@ from tests.support.standin import standin_process
 from tests.support.work import CREDENTIAL, work_database
 
 RESUME_SECONDS_MAX = 5.0
-SILENCE_SECONDS_MIN = 0.5
 MANY = {
     "row": """
     tool:
@@ -50,15 +49,25 @@ def seconds_of(event: dict[str, Any]) -> float:
     return datetime.fromisoformat(event["event_time"]).timestamp()
 
 
-def resumed_after(events: list[dict[str, Any]], deaths: list[float]) -> list[float]:
-    """How long after a worker's death each of its frames was taken by another one."""
+def sessions_of(worker: Process) -> list[str]:
+    """The sessions that a worker has had, by its log."""
+    lines = [json.loads(line) for line in worker.text().splitlines() if line.startswith("{")]
+    found = [line["reason"] for line in lines if line.get("event") == "session.registered"]
+    assert found, "a worker without a session has no frames"
+    return found
+
+
+def resumed_after(events: list[dict[str, Any]], deaths: dict[str, float]) -> list[float]:
+    """How long after the death of the session that held it each frame was taken by another one."""
     lost = {(one["frame_id"], one["meta"]["attempt"]) for one in of(events, "frame.abandoned")}
+    started = {(one["frame_id"], one["meta"]["attempt"]): one for one in of(events, "frame.started")}
     found = []
-    for taken in of(events, "frame.started"):
-        if (taken["frame_id"], taken["meta"]["attempt"] - 1) in lost:
-            at = seconds_of(taken)
-            # A dead session is silent for a while before anybody calls it dead.
-            found.append(at - max(death for death in deaths if death <= at - SILENCE_SECONDS_MIN))
+    for (frame_id, attempt), taken in started.items():
+        before = (frame_id, attempt - 1)
+        if before in lost:
+            session = started[before]["meta"]["session"]
+            assert session in deaths, f"{frame_id} was taken from a worker that lived"
+            found.append(seconds_of(taken) - deaths[session])
     return found
 
 
@@ -78,14 +87,15 @@ def test_ten_thousand_rows_survive_a_kill_at_every_point(process: str, capsys: p
     text = playbook(process, slots=6, frame=", max_attempts: 10", tool=MANY[process])
     text = text.replace(f"max_rows: {MAX_ROWS}", "max_rows: 50")
     points = [point for point in POINTS if (point, process) != ("heartbeat", "frame")]
-    deaths: list[float] = []
+    deaths: dict[str, float] = {}
     with serving(work, workers=1) as server:
         execution_id = server.submit(text)
         for point in points:
             words = (point, "SIGKILL", "3", "worker", "--server", server.url)
-            victim = server.start(*words, program="tests.support.mortal_worker", PYTHONPATH=str(ROOT))
+            extra = {"PYTHONPATH": str(ROOT), "NOETL_LOG_LEVEL": "INFO"}
+            victim = server.start(*words, program="tests.support.mortal_worker", **extra)
             wait_until(lambda: is_hit(victim, "SIGKILL"), seconds=60, what=f"the worker is hit at {point!r}")  # noqa: B023
-            deaths.append(time.time())
+            deaths |= dict.fromkeys(sessions_of(victim), time.time())
             assert asyncio.run(work.statuses()).get("pending", 0) > 0, "the loop was at its end before"
         events = check(server, work, execution_id, rows=rows)
     waits = resumed_after(events, deaths)
