@@ -17,6 +17,7 @@ import pytest
 
 from tests.support.cli import descendants, kill_all, wait_until
 from tests.support.mortal_worker import POINTS
+from tests.support.prometheus import parse
 from tests.support.server import Place, Process, running_server
 from tests.support.work import CLAIM, CREDENTIAL, Work, claim_references, committed_rows, work_database
 
@@ -162,12 +163,58 @@ def test_a_worker_killed_at_any_point_loses_nothing(point: str, process: str) ->
     assert of(events, "frame.abandoned") or point == "ended"
 
 
-def test_the_late_commit_of_a_worker_that_stood_still_is_refused() -> None:
-    """All rows of its frame have run when it stops, for longer than three leases last."""
-    events = story("worked", "row", name="SIGSTOP", times=1)
-    (lost, *_) = of(events, "frame.abandoned")
-    ends = [e for e in of(events, "frame.committed") if e["frame_id"] == lost["frame_id"]]
-    assert [end["meta"]["attempt"] > lost["meta"]["attempt"] for end in ends] == [True]
+# The last row waits for a file, and with it the loop.
+GATED = """
+    tool:
+      - name: wait
+        kind: python
+        input: {id: "{{ iter.row.id }}"}
+        code: |
+          import pathlib, time
+          time.sleep(0.05)
+          while id == LAST and not pathlib.Path("GATE").exists():
+              time.sleep(0.02)
+"""
+
+
+def refused_facts(server: Place) -> tuple[float, dict[str, float]]:
+    """How many facts came too late, and how many inputs were refused by code."""
+    found = parse(server.request("GET", "/metrics").content.decode())
+    refused = found.get("noetl_inputs_refused_total")
+    codes = {} if refused is None else {dict(had)["code"]: value for (_, had), value in refused.samples.items()}
+    return found["noetl_facts_late_total"].value(), codes
+
+
+def test_the_late_commit_of_a_worker_that_stood_still_for_three_leases_is_refused(tmp_path: Path) -> None:
+    """All rows of its frame have run when it stops, and the loop is open when it goes on: what refuses its word is that
+    another attempt has the frame, not that the execution has ended."""
+    gate, work = tmp_path / "gate", work_database()
+    asyncio.run(work.fill(ROWS))
+    waiting = GATED.replace("LAST", str(ROWS)).replace("GATE", str(gate)).rstrip()
+    tool = waiting + "\n" + ROW[ROW.index("      - name: note") :]
+    with serving(work, workers=0) as server:
+        victim = start_mortal(server, "sending", name="SIGSTOP", times=1)
+        execution_id = server.submit(playbook("row", tool=tool))
+        wait_until(lambda: is_hit(victim, "SIGSTOP"), seconds=60, what="the worker stands still before its commit")
+        stopped = time.monotonic()
+        server.start("worker", "--server", server.url)
+        wait_until(lambda: len(asyncio.run(work.journal())) == ROWS - 1, seconds=60, what="one row is left")
+        time.sleep(max(0.0, stopped + 3 * float(LEASE_SECONDS) - time.monotonic()))
+        assert time.monotonic() - stopped >= 3 * float(LEASE_SECONDS)
+        late, codes = refused_facts(server)
+        victim.signal(signal.SIGCONT)
+        wait_until(lambda: refused_facts(server)[0] > late, seconds=30, what="the late commit is refused")
+        assert refused_facts(server)[1]["lease_lost"] > codes.get("lease_lost", 0.0)
+        assert "execution_closed" not in refused_facts(server)[1]
+        assert server.request("GET", f"/api/executions/{execution_id}").json["status"] == "RUNNING"
+        gate.touch()
+        events = check(server, work, execution_id)
+    lost = of(events, "frame.abandoned")
+    assert lost
+    for one in lost:
+        ends = [event for event in events if event["transition_key"] == f"frame.terminal/{one['frame_id']}"]
+        assert [end["event_type"] for end in ends] == ["frame.committed"]
+        assert ends[0]["meta"]["attempt"] > one["meta"]["attempt"]
 
 
 @pytest.mark.long

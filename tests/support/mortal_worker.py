@@ -5,7 +5,8 @@ around a claim are watched.
 
 The points, in order: `claimed` the claim has run; `persisted` its rows are stored; `recorded` the ledger has them;
 `committed` the transaction is committed; `heartbeat` rows are persisted while the frame runs; `worked` all rows have
-run; `ended` the frame's end is in the ledger."""
+run; `ended` the frame's end is in the ledger.  One more, `sending`, is for those that stand still:
+nothing is looked at any more before the end of a frame goes to the server."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from noetl.adapters.session import http_stream_facts
 from noetl.adapters.session.http_stream import HttpSession
 from noetl.cli.main import main
 from noetl.core import kinds
@@ -55,6 +57,7 @@ class Watched:
 def install(watch: Watch) -> None:
     claim_of: Any = PostgresTool.claim
     report_of: Any = HttpSession.report
+    post_of: Any = http_stream_facts._Sender.post
 
     @asynccontextmanager
     async def claim(self: PostgresTool, call: ClaimCall) -> AsyncIterator[Watched]:
@@ -69,6 +72,13 @@ def install(watch: Watch) -> None:
         await report_of(self, fact)
         watch.at(_AFTER.get(fact.event_type) if has_rows else None)
 
+    async def post(self: Any, body: bytes) -> bytes:
+        if kinds.FRAME_COMMITTED.encode() in body:
+            watch.at("sending")
+        content: bytes = await post_of(self, body)
+        return content
+
+    http_stream_facts._Sender.post = post  # type: ignore[method-assign]
     PostgresTool.claim = claim  # type: ignore[method-assign, assignment]
     HttpSession.report = report  # type: ignore[method-assign]
 
