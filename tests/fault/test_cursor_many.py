@@ -18,7 +18,7 @@ import pytest
 from tests.fault.test_cursor_kill import MAX_ROWS, ROOT, check, is_hit, of, playbook, serving, start_mortal
 from tests.support.cli import descendants, kill_all, wait_until
 from tests.support.mortal_worker import POINTS
-from tests.support.server import Place, Process
+from tests.support.server import Place, Process, running_server
 from tests.support.standin import standin_process
 from tests.support.work import CREDENTIAL, work_database
 
@@ -207,7 +207,8 @@ workflow:
 """
 
 
-def cursor_text(api: str) -> str:
+def cursor_text(api: str, *, side_by_side: int = 1) -> str:
+    """Every slot runs so many of its rows at a time."""
     tool = f"""
     tool:
       - {{name: probe, kind: http, method: GET, url: "{api}/api/v1/concurrency/probe?delay_seconds=0.05"}}
@@ -215,7 +216,30 @@ def cursor_text(api: str) -> str:
         kind: postgres
         auth: {CREDENTIAL}
         command: "UPDATE queue SET status = 'done' WHERE id = {{{{ iter.row.id }}}}\""""
-    return playbook("row", slots=IN_FLIGHT, tool=tool)
+    frame = f", max_attempts: 10, row_concurrency: {side_by_side}"
+    return playbook("row", slots=IN_FLIGHT, tool=tool, frame=frame)
+
+
+SHARD_ROWS = 4
+
+
+def fanout_text(api: str, rows: int) -> str:
+    """One row of every shard fails the first time, and with it the whole shard runs again."""
+    page = f"{{{{ x // {SHARD_ROWS} + 1 }}}}"
+    return f"""
+apiVersion: noetl.io/v2
+kind: Playbook
+metadata: {{name: probed}}
+workflow:
+  - step: rows
+    loop:
+      in: "{{{{ range({rows}) | list }}}}"
+      iterator: x
+      spec: {{mode: fanout, max_in_flight: {IN_FLIGHT}, fanout: {{shard_size: {SHARD_ROWS}, max_shard_retries: 3}}}}
+    tool:
+      - {{name: probe, kind: http, method: GET, url: "{api}/api/v1/concurrency/probe?delay_seconds=0.05"}}
+      - {{name: flaky, kind: http, method: GET, url: "{api}/api/v1/flaky?page={page}&fail_on={page}"}}
+"""
 
 
 @contextmanager
@@ -255,3 +279,31 @@ def test_no_more_run_at_a_time_than_were_allowed(source: str, kills: int) -> Non
     assert IN_FLIGHT - 2 <= seen["max_active"] <= IN_FLIGHT
     assert seen["started"] >= rows
     assert seen["started"] == rows or kills
+
+
+def test_no_more_run_at_a_time_than_slots_times_the_rows_that_each_runs_side_by_side() -> None:
+    work, rows, side_by_side = work_database(), 100, 3
+    asyncio.run(work.fill(rows))
+    with probed() as (api, stats), serving(work, workers=4) as server:
+        final = server.finish(server.submit(cursor_text(api, side_by_side=side_by_side)), seconds=90)
+        assert final["status"] == "COMPLETED", (final, server.logs())
+        assert final["result"]["stats"]["success"] == rows
+        seen = stats()
+    # More than the slots alone could, and never more than all of them together may.
+    assert IN_FLIGHT < seen["max_active"] <= IN_FLIGHT * side_by_side
+    assert seen["started"] == rows
+
+
+def test_shards_that_run_again_count_among_those_that_run_at_a_time() -> None:
+    rows = 60
+    with probed() as (api, stats), running_server(workers=4, NOETL_WORKER_SLOTS="4") as server:
+        execution_id = server.submit(fanout_text(api, rows))
+        final = server.finish(execution_id, seconds=90)
+        assert final["status"] == "COMPLETED", (final, server.logs())
+        events = server.events(execution_id)
+        seen = stats()
+    again = {event["meta"]["first"] for event in of(events, "frame.dispatched") if event["meta"].get("tries")}
+    assert again == set(range(0, rows, SHARD_ROWS)), "every shard ran again"
+    assert len(of(events, "loop.shard.done")) == rows // SHARD_ROWS
+    assert IN_FLIGHT - 2 <= seen["max_active"] <= IN_FLIGHT
+    assert seen["started"] > rows
