@@ -63,6 +63,8 @@ async def overload(seed: int, shape: Shape, *, seconds: float, clients: int) -> 
             found.outcome.missed.append("nothing was refused: that was no overload")
         found.outcome.expect("seconds until normal", normal, at_most=NORMAL_SECONDS_MAX)
         found.nemesis.strikes.append(Strike("clients", "overload", normal))
+        found.outcome.figures["submissions per second that were offered"] = round(sum(answers.values()) / seconds, 1)
+        found.outcome.figures["seconds until a new run had ended"] = round(await _until_new_ended(found), 1)
         await found.driver.until_quiet(seconds=300)
         found.outcome.figures["seconds until all of it was worked off"] = round(time.monotonic() - begun, 1)
         await found.judge()
@@ -73,6 +75,15 @@ async def _answered(found: Stage) -> float:
     """Seconds until a submission is acknowledged."""
     begun = time.monotonic()
     await found.driver.submit(is_loop=False)
+    return time.monotonic() - begun
+
+
+async def _until_new_ended(found: Stage) -> float:
+    """Seconds from a submission after the overload to its end, behind all that was accepted before."""
+    begun = time.monotonic()
+    run = await found.driver.submit(is_loop=False)
+    while not await _is_closed(found, found.driver.acknowledged[run]) and time.monotonic() - begun < 300:
+        await asyncio.sleep(0.1)
     return time.monotonic() - begun
 
 
