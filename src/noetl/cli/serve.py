@@ -106,7 +106,7 @@ def _host(settings: Settings, places: Places, *, shape: Shape) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: host.ask_to_stop())
     host.start()
-    settle_memory()
+    settle_memory(is_answering=not shape.has_worker)
     note(f"host {settings.home} is up")
     if host.url is not None:
         out(f"listening on {host.url}")

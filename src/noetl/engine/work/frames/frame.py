@@ -240,7 +240,8 @@ class FrameRun:
         if run.writes:
             self._writes.extend(run.writes)
             self._apply(run.writes)
-        self._jobs = [*self._jobs, *run.jobs][-JOBS_RECORDED_MAX:]
+        if run.jobs:
+            self._jobs = [*self._jobs, *run.jobs][-JOBS_RECORDED_MAX:]
         if ended.warnings and len(self._warnings) < WARNINGS_MAX:
             where = "" if self._is_framewise else f"item {index}: "
             self._warnings.extend(f"{where}{warning}" for warning in ended.warnings)

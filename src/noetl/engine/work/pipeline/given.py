@@ -13,7 +13,7 @@ from noetl.engine.stored.sources import settled
 from noetl.engine.work.calling.tables import GivenTable
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Given:
     """Plain data with null at the places of the tables in it, and these."""
 

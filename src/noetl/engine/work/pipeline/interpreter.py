@@ -62,9 +62,7 @@ class _Stop(Exception):
         self, failure: Failure | None = None, wait: Wait | None = None, child: ChildRequest | None = None
     ) -> None:
         super().__init__()
-        self.failure = failure
-        self.wait = wait
-        self.child = child
+        self.failure, self.wait, self.child = failure, wait, child
 
 
 class Pipeline:
@@ -99,7 +97,8 @@ class Pipeline:
             parts, message, strict=playbook.playbook.strict_templates, warnings=self._ended.warnings
         )
         self._run = run
-        self._limiting = Limiting(parts.permits, message, playbook=playbook, warn=self._warn)
+        self._permits = parts.permits
+        self._limiting: Limiting | None = None  # most rows need none
         self._producers = Producers(step, run, self._scope, message.body)
         self._assigning = Assigning(
             names,
@@ -233,6 +232,8 @@ class Pipeline:
             if task.limit is None:
                 result = await self._tool(task, call)
             else:
+                if self._limiting is None:
+                    self._limiting = Limiting(self._permits, self._message, self._playbook, self._warn)
                 async with self._limiting.permit(task.limit):
                     result = await self._tool(task, call)
             value = result.value
@@ -251,7 +252,8 @@ class Pipeline:
         # What follows is recorded: rules, writes and messages see no more of the input than may be.
         if is_looked_at and task.input.source and "input" in names:
             names["input"] = self._caller.scrubbed_value(names["input"])
-        ended, waited = self._clock.monotonic(), self._limiting.waited_seconds()
+        ended = self._clock.monotonic()
+        waited = 0.0 if self._limiting is None else self._limiting.waited_seconds()
         if self._row is not None and self._row.profile is not None:
             at = ended if rendered is None else rendered
             cost = Cost(at - started, ended - at - waited, waited)
@@ -490,7 +492,7 @@ class Pipeline:
             raise type(error)(f"field {name!r} of task {task.label!r}: {error}") from error
 
     def _log(self, task: CompiledTask, outcome: TaskOutcome) -> None:
-        if len(self._ended.tasks) < _LOG_TASKS_MAX:
+        if self._row is None and len(self._ended.tasks) < _LOG_TASKS_MAX:  # of a row nobody asks
             self._ended.tasks.append(outcome.entry(task.label))
 
 

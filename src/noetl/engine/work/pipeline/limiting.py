@@ -19,7 +19,6 @@ class Limiting:
         self,
         permits: Permits | None,
         message: CommandMessage,
-        *,
         playbook: CompiledPlaybook,
         warn: Callable[[str], None],
     ) -> None:

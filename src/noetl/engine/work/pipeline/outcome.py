@@ -82,9 +82,9 @@ def _bounded(message: str) -> str:
     return message
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TaskOutcome:
-    """One execution of one task."""
+    """One execution of one task.  Not frozen because there is one for every row; nobody changes it."""
 
     value: object
     failure: Failure | None

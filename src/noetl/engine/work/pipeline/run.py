@@ -53,9 +53,15 @@ class Run:
     @property
     def has_parts(self) -> bool:
         """Whether something that a task gave is stored on its own: then its value is a view."""
-        written = (item["v"] for item in self.writes)
-        local = (value for scope in self.scopes.values() for value in scope.values())
-        return any(isinstance(value, View) for value in (*self.results.values(), *written, *local))
+        # Plain loops: every row asks.
+        for value in self.results.values():
+            if isinstance(value, View):
+                return True
+        for scope in self.scopes.values():
+            for value in scope.values():
+                if isinstance(value, View):
+                    return True
+        return any(isinstance(item["v"], View) for item in self.writes) if self.writes else False
 
     def note_job(self, task: str, tried: int, job: Mapping[str, object], *, row: int | None) -> None:
         """Remember what a job cost, as it may be recorded; of many only the last ones."""
@@ -91,7 +97,7 @@ class Ended:
     """Whether a rule said `break`: a row of a cursor ends its slot with it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Warn:
     """Notes what a pipeline must tell.  No method of the pipeline: one that knows itself would not be gone when it is
     forgotten, and there is one for every row."""
@@ -104,7 +110,7 @@ class Warn:
             self.warnings.append(self.caller.scrubbed(message))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RowScope:
     """What is special about a pipeline that runs for one row of a frame: it waits inside the worker, user code may read
     these names, the context is at hand, and `reserved` names are the same for all rows."""
