@@ -63,6 +63,46 @@ def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(monk
     scene.play(story())
 
 
+def test_a_row_that_another_server_took_again_since_the_look_is_not_taken_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It was given back once, ahead of the ledger, and so it looked: free, with the attempt that it has now."""
+    scene = Scene(slots=1)
+    wired: list[ControlParts] = []
+    init = decider.Decider.__init__
+
+    def remember(self: decider.Decider, parts: ControlParts, **more: object) -> None:
+        wired.append(parts)
+        init(self, parts, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(decider.Decider, "__init__", remember)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            await start(life, step("start", seconds=2))  # it has the only slot
+            queued = await start(life, step("start", seconds=1))
+            await asyncio.sleep(0.1)
+            queue, ledger, sessions = MemoryQueue(scene.database), MemoryLedger(scene.database), Sessions()
+            (row,) = await queue.commands_of(queued)
+            sessions.connect(Worker(900, 4))
+            parts = replace(wired[0], ledger=ledger, sessions=sessions, states=States(ledger))
+            recorder = Recorder(parts, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
+            recording = asyncio.ensure_future(recorder.run())
+            await recorder.tell(ClaimInput(execution_id=queued, row=row))
+            recording.cancel()
+            await life.decider.catch_up()
+            await asyncio.sleep(5)  # the slot is free
+            one = ClaimInput(execution_id=queued, row=replace(row, attempt=1), is_sure=False)
+            await life.decider.tell(one)
+            assert one.doubted == ["start#1"]
+            assert held(life, queued).attempt == 1
+            # Whoever knows that nobody holds it any more says so.
+            await life.decider.tell(replace(one, is_sure=True))
+            assert held(life, queued).attempt == 2
+
+    scene.play(story())
+
+
 def held(life: Life, execution_id: int) -> Command:
     found = life.states.cached(execution_id)
     assert found is not None

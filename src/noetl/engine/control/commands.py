@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from noetl.core.errors import LedgerUnavailable, NoetlError, Terminal
@@ -128,7 +129,10 @@ class Dispatcher:
         # There may be more, and a claim may find that its slot was given away: look again.
         pools.expect(pool)
         before = self._sessions.reservations
-        outcomes = await _told(self._decider.tell(ClaimInput(execution_id=row.execution_id, row=row)) for row in rows)
+        is_sure = self._neighbours is None or self._neighbours.is_alone
+        claims = [ClaimInput(execution_id=row.execution_id, row=row, is_sure=is_sure) for row in rows]
+        outcomes = await _told(self._decider.tell(claim) for claim in claims)
+        await self._claim_doubted([claim for claim in claims if claim.doubted])
         self._refused.update(
             (row.execution_id, row.command_id)
             for row, outcome in zip(rows, outcomes, strict=True)
@@ -137,6 +141,15 @@ class Dispatcher:
         if len(self._refused) > REFUSED_MAX:
             self._refused.clear()  # asked again, and refused again if nobody has mended them
         return self._sessions.reservations == before
+
+    async def _claim_doubted(self, claims: Sequence[ClaimInput]) -> None:
+        """Claims that the ledger already knows: of a session that is gone, or of one that took the row since we looked.
+        The queue tells which, for a row is taken before its claim is recorded."""
+        for execution_id in sorted({claim.execution_id for claim in claims}):
+            free = await self._queue.free(execution_id)
+            again = [claim for claim in claims if claim.execution_id == execution_id]
+            sure = [one for one in again if free.get(one.row.command_id) == one.row.attempt]
+            await _told(self._decider.tell(replace(one, is_sure=True, doubted=[])) for one in sure)
 
     async def give_back(self, session_id: int, commands: Sequence[tuple[int, str]]) -> None:
         """Rows that a session has taken and knows nothing of."""

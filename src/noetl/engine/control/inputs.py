@@ -4,7 +4,7 @@ all that must be read was read before."""
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from noetl.core import kinds
@@ -256,10 +256,14 @@ class TimerInput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimInput:
-    """A waiting command of the queue, for whichever session has a free slot."""
+    """A waiting command of the queue, for whichever session has a free slot.  With other servers a row may be ahead of
+    the ledger: given back by one whose claim was not recorded, and taken again since the look, with the attempt that it
+    already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left alone, and `doubted`."""
 
     execution_id: int
     row: QueuedCommand
+    is_sure: bool = True
+    doubted: list[str] = field(default_factory=list)
 
     @property
     def shard_id(self) -> int:
@@ -277,6 +281,9 @@ class ClaimInput:
             return
         if row.attempt < command.attempt:
             return  # claimed since this look at the queue, perhaps by a session of another server
+        if not self.is_sure and command.status is CommandStatus.CLAIMED and row.attempt == command.attempt:
+            self.doubted.append(row.command_id)
+            return
         if held.state.cancelling is not None:
             # Whoever held it is gone, and nothing of it runs any more.
             self._give_up(turn, held, failed_draft(command, CANCELLED, is_skipped=True))
