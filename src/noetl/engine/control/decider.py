@@ -297,8 +297,8 @@ class Decider:
         one.batch, one.taken = await self._decide(one.taken)
         if not one.taken or one.batch.is_empty:
             return
-        if self._neighbours is not None:
-            await self._neighbours.trusted(is_held=is_held)
+        if self._neighbours is not None and not is_held:  # what is held nobody else can own
+            await self._neighbours.trusted()
         for delivery in one.batch.deliveries:
             self._sessions.announce(delivery.session_id, delivery.message)
         one.held = await self._ledger.advance(one.batch.advance(self._sessions.holds))

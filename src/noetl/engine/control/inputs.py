@@ -258,7 +258,7 @@ class TimerInput:
 class ClaimInput:
     """A waiting command of the queue, for whichever session has a free slot.  With other servers a row may be ahead of
     the ledger: given back by one whose claim was not recorded, and taken again since the look, with the attempt that it
-    already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left alone, and `doubted`."""
+    already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left, and is `doubted`."""
 
     execution_id: int
     row: QueuedCommand

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
-from noetl.core.errors import LedgerUnavailable
 from noetl.engine.control.inputs import Input
 from noetl.engine.sharing.aside import Aside
 from noetl.engine.sharing.waiting import Waiting
@@ -70,11 +69,8 @@ class Neighbours:
         self._noticed_until = self._clock.monotonic() + NOTICED_SECONDS
         self.company.set()
 
-    async def trusted(self, *, is_held: bool = False) -> None:
-        """An owner that could not renew its lease for long decides nothing: another one may do so by now.  One that
-        holds a shard does not wait for that: whoever renews the lease may wait for the shard."""
-        if is_held and not self.is_trusted:
-            raise LedgerUnavailable("the lease ran out while a shard was held")
+    async def trusted(self) -> None:
+        """An owner that could not renew its lease for long decides nothing: another one may do so by now."""
         while not self.is_trusted:  # noqa: ASYNC110 - a clock tells, no event
             await asyncio.sleep(TRUST_LOOK_SECONDS)
 
