@@ -23,17 +23,30 @@ from tests.simulation.test_recovery import Scene, start, step
 from tests.unit.test_solitude import Worker
 
 
-def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The row must not be behind the ledger: nobody would ever claim it."""
-    scene = Scene(slots=1)
-    wired: list[ControlParts] = []
+@pytest.fixture
+def wired(monkeypatch: pytest.MonkeyPatch) -> list[ControlParts]:
+    """The parts of every decider that was made since."""
+    made: list[ControlParts] = []
     init = decider.Decider.__init__
 
     def remember(self: decider.Decider, parts: ControlParts, **more: object) -> None:
-        wired.append(parts)
+        made.append(parts)
         init(self, parts, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(decider.Decider, "__init__", remember)
+    return made
+
+
+def another_server(parts: ControlParts, sessions: Sessions, ledger: MemoryLedger, queue: MemoryQueue) -> Recorder:
+    """It owns no shard, and has a worker of its own that it claims for."""
+    sessions.connect(Worker(900, 4))
+    other = replace(parts, ledger=ledger, sessions=sessions, states=States(ledger))
+    return Recorder(other, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
+
+
+def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(wired: list[ControlParts]) -> None:
+    """The row must not be behind the ledger: nobody would ever claim it."""
+    scene = Scene(slots=1)
 
     async def story() -> None:
         async with scene.process() as life:
@@ -42,10 +55,8 @@ def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(monk
             await asyncio.sleep(0.1)
             queue, faults = MemoryQueue(scene.database), Faults()
             (row,) = await queue.commands_of(queued)
-            ledger, sessions = MemoryLedger(scene.database, faults), Sessions()
-            sessions.connect(Worker(900, 4))
-            parts = replace(wired[0], ledger=ledger, sessions=sessions, states=States(ledger))
-            recorder = Recorder(parts, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
+            sessions = Sessions()
+            recorder = another_server(wired[0], sessions, MemoryLedger(scene.database, faults), queue)
             recording = asyncio.ensure_future(recorder.run())
             # The first append is given up and comes all the same, before the second one.
             late = Mishap(outcome=Outcome.COMMITS_LATE, late_seconds=0.2)
@@ -63,30 +74,18 @@ def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(monk
     scene.play(story())
 
 
-def test_a_row_that_another_server_took_again_since_the_look_is_not_taken_from_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_row_that_another_server_took_again_since_the_look_is_not_taken_from_it(wired: list[ControlParts]) -> None:
     """It was given back once, ahead of the ledger, and so it looked: free, with the attempt that it has now."""
     scene = Scene(slots=1)
-    wired: list[ControlParts] = []
-    init = decider.Decider.__init__
-
-    def remember(self: decider.Decider, parts: ControlParts, **more: object) -> None:
-        wired.append(parts)
-        init(self, parts, **more)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(decider.Decider, "__init__", remember)
 
     async def story() -> None:
         async with scene.process() as life:
             await start(life, step("start", seconds=2))  # it has the only slot
             queued = await start(life, step("start", seconds=1))
             await asyncio.sleep(0.1)
-            queue, ledger, sessions = MemoryQueue(scene.database), MemoryLedger(scene.database), Sessions()
+            queue = MemoryQueue(scene.database)
             (row,) = await queue.commands_of(queued)
-            sessions.connect(Worker(900, 4))
-            parts = replace(wired[0], ledger=ledger, sessions=sessions, states=States(ledger))
-            recorder = Recorder(parts, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
+            recorder = another_server(wired[0], Sessions(), MemoryLedger(scene.database), queue)
             recording = asyncio.ensure_future(recorder.run())
             await recorder.tell(ClaimInput(execution_id=queued, row=row))
             recording.cancel()
