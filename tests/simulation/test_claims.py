@@ -13,11 +13,12 @@ from noetl.adapters.memory.queue import MemoryQueue
 from noetl.core.execution.state import Command, Status
 from noetl.engine.control import decider
 from noetl.engine.control.facts import attempts_max
-from noetl.engine.control.inputs import ClaimInput
+from noetl.engine.control.inputs import ClaimInput, RestoreInput
 from noetl.engine.control.parts import ControlParts
 from noetl.engine.control.sessions import Sessions
 from noetl.engine.control.states import States
 from noetl.engine.sharing.recorder import Recorder
+from noetl.engine.sharing.waiting import Waiting
 from tests.simulation.life import Life
 from tests.simulation.test_recovery import Scene, start, step
 from tests.unit.test_solitude import Worker
@@ -93,11 +94,53 @@ def test_a_row_that_another_server_took_again_since_the_look_is_not_taken_from_i
             await asyncio.sleep(5)  # the slot is free
             one = ClaimInput(execution_id=queued, row=replace(row, attempt=1), is_sure=False)
             await life.decider.tell(one)
-            assert one.doubted == ["start#1"]
+            assert one.doubted == [1]
             assert held(life, queued).attempt == 1
             # Whoever knows that nobody holds it any more says so.
             await life.decider.tell(replace(one, is_sure=True))
             assert held(life, queued).attempt == 2
+
+    scene.play(story())
+
+
+def test_what_is_put_back_and_claimed_in_one_commit_is_claimed(wired: list[ControlParts]) -> None:
+    """Whoever takes over a shard puts back what is open in it, while its sessions ask for work."""
+    scene = Scene(slots=1)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            await start(life, step("start", seconds=2))  # it has the only slot
+            queued = await start(life, step("start", seconds=1))
+            await asyncio.sleep(0.1)
+            (row,) = await MemoryQueue(scene.database).commands_of(queued)
+            wired[0].sessions.connect(Worker(900, 4))
+            claim = ClaimInput(execution_id=queued, row=row)
+            told = [Waiting(one, asyncio.Future()) for one in (RestoreInput(execution_id=queued), claim)]
+            life.decider._inputs.extend(told)
+            await life.decider.tell(claim)
+            assert held(life, queued).attempt == 1
+            (row,) = await MemoryQueue(scene.database).commands_of(queued)
+            assert (row.session_id, row.attempt) == (900, 1)
+
+    scene.play(story())
+
+
+def test_a_row_that_is_behind_the_ledger_is_claimed_all_the_same() -> None:
+    """Its holder was told to stop, for the row is not its own."""
+    scene = Scene(slots=1)
+
+    async def story() -> None:
+        async with scene.process() as life:
+            queued = await start(life, step("start", seconds=5_000))
+            await asyncio.sleep(0.5)
+            key, sessions = (queued, "start#1"), life.decider._sessions
+            (session_id,) = sessions.connected
+            rows = scene.database.tables.commands
+            rows[key] = rows[key]._replace(command=replace(rows[key].command, attempt=0, session_id=None))
+            sessions.finish(session_id, *key, 1)
+            sessions.pools.expect()
+            await asyncio.sleep(2)
+            assert held(life, queued).attempt == rows[key].command.attempt == 2
 
     scene.play(story())
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from noetl.core.limits import PERMITS_PER_TURN_MAX, PERMITS_WANTED_MAX
@@ -245,6 +245,7 @@ def test_an_execution_with_a_thousand_rows_does_not_starve_one_with_two() -> Non
     assert world.now - begun < 0.5
 
 
+@settings(max_examples=25)
 @given(servers=st.integers(1, 4), rows=st.lists(st.integers(50, 500), min_size=2, max_size=4), seed=st.randoms())
 def test_executions_that_always_wait_get_the_same_over_all_servers(
     servers: int, rows: list[int], seed: st.DataObject

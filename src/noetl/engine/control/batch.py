@@ -232,8 +232,13 @@ class Batch:
 
     def _rows(self) -> tuple[list[QueuedCommand], list[QueuedCommand], list[tuple[int, str]]]:
         queue = {(row.execution_id, row.command_id): row for row in self.queue}
-        queue = {key: row for key, row in queue.items() if self._is_open(*key)}
         claims = {(row.execution_id, row.command_id): row for row in self.claims}
+        # Queued and then claimed, or claimed and then queued again: every claim is an attempt more.
+        queue = {
+            key: row
+            for key, row in queue.items()
+            if self._is_open(*key) and not (key in claims and claims[key].attempt > row.attempt)
+        }
         claims = {key: row for key, row in claims.items() if key not in queue and self._is_open(*key)}
         gone = [key for key in self.dequeue if key not in queue and key not in claims]
         return list(queue.values()), list(claims.values()), gone

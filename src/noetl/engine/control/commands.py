@@ -51,6 +51,8 @@ class Dispatcher:
         self._refused: set[tuple[int, str]] = set()
         # The pools in which commands may wait that no free slot can run.
         self._left_behind: set[str] = set()
+        # By pool: the rows that were behind the ledger at the last look.
+        self._behind: dict[str, set[tuple[int, str]]] = {}
         sessions.on_free = self.look_again
 
     async def run(self) -> None:
@@ -132,7 +134,7 @@ class Dispatcher:
         is_sure = self._neighbours is None or self._neighbours.is_alone
         claims = [ClaimInput(execution_id=row.execution_id, row=row, is_sure=is_sure) for row in rows]
         outcomes = await _told(self._decider.tell(claim) for claim in claims)
-        await self._claim_doubted([claim for claim in claims if claim.doubted])
+        await self._claim_doubted(pool, [claim for claim in claims if claim.doubted])
         self._refused.update(
             (row.execution_id, row.command_id)
             for row, outcome in zip(rows, outcomes, strict=True)
@@ -142,14 +144,21 @@ class Dispatcher:
             self._refused.clear()  # asked again, and refused again if nobody has mended them
         return self._sessions.reservations == before
 
-    async def _claim_doubted(self, claims: Sequence[ClaimInput]) -> None:
+    async def _claim_doubted(self, pool: str, claims: Sequence[ClaimInput]) -> None:
         """Claims that the ledger already knows: of a session that is gone, or of one that took the row since we looked.
-        The queue tells which, for a row is taken before its claim is recorded."""
+        The queue tells which, for a row is never taken after its claim is recorded.  One that is behind the ledger in
+        two rounds was not taken meanwhile: whoever the ledger names has no row, and was told to stop."""
+        seen = self._behind.get(pool, set())
+        behind = self._behind[pool] = {_key(claim) for claim in claims if claim.row.attempt < claim.doubted[0]}
+        claims = [claim for claim in claims if _key(claim) in seen or _key(claim) not in behind]
         for execution_id in sorted({claim.execution_id for claim in claims}):
             free = await self._queue.free(execution_id)
             again = [claim for claim in claims if claim.execution_id == execution_id]
             sure = [one for one in again if free.get(one.row.command_id) == one.row.attempt]
-            await _told(self._decider.tell(replace(one, is_sure=True, doubted=[])) for one in sure)
+            await _told(
+                self._decider.tell(replace(one, row=replace(one.row, attempt=one.doubted[0]), is_sure=True, doubted=[]))
+                for one in sure
+            )
 
     async def give_back(self, session_id: int, commands: Sequence[tuple[int, str]]) -> None:
         """Rows that a session has taken and knows nothing of."""
@@ -199,6 +208,10 @@ class Dispatcher:
         self._sessions.pools.expect()
         point("server.restored")
         return open_ids
+
+
+def _key(claim: ClaimInput) -> tuple[int, str]:
+    return claim.execution_id, claim.row.command_id
 
 
 async def _told(inputs: Iterable[Coroutine[Any, Any, None]]) -> list[NoetlError | None]:

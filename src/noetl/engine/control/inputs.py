@@ -258,12 +258,13 @@ class TimerInput:
 class ClaimInput:
     """A waiting command of the queue, for whichever session has a free slot.  With other servers a row may be ahead of
     the ledger: given back by one whose claim was not recorded, and taken again since the look, with the attempt that it
-    already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left, and is `doubted`."""
+    already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left: its attempt is
+    `doubted`.  So is one that the row knows nothing of, for it may have been made since the look."""
 
     execution_id: int
     row: QueuedCommand
     is_sure: bool = True
-    doubted: list[str] = field(default_factory=list)
+    doubted: list[int] = field(default_factory=list)
 
     @property
     def shard_id(self) -> int:
@@ -279,10 +280,9 @@ class ClaimInput:
             return
         if turn.sessions.holds(row.execution_id, row.command_id, command.attempt):
             return
-        if row.attempt < command.attempt:
-            return  # claimed since this look at the queue, perhaps by a session of another server
-        if not self.is_sure and command.status is CommandStatus.CLAIMED and row.attempt == command.attempt:
-            self.doubted.append(row.command_id)
+        is_unsure = not self.is_sure and command.status is CommandStatus.CLAIMED and row.attempt == command.attempt
+        if is_unsure or row.attempt < command.attempt:
+            self.doubted.append(command.attempt)
             return
         if held.state.cancelling is not None:
             # Whoever held it is gone, and nothing of it runs any more.
