@@ -11,7 +11,7 @@ from noetl.adapters.memory.clock import VirtualClock
 from noetl.adapters.memory.derived import derive, requests
 from noetl.adapters.memory.tables import StoredEvent, Stream, Tables, check_row, same_content
 from noetl.core import limits
-from noetl.core.errors import EnvelopeInvalid, LedgerBusy, TransitionConflict
+from noetl.core.errors import EnvelopeInvalid, LedgerBusy, LedgerUnavailable, TransitionConflict
 from noetl.core.event import Sealed
 from noetl.core.kinds import KINDS
 from noetl.core.reference import Payload
@@ -128,12 +128,18 @@ class MemoryDatabase:
         """The shards that whoever asks cannot write to."""
         if not self.tables.held:
             return self.tables.locked
-        own = asyncio.current_task()
-        return self.tables.locked | {shard_id for shard_id, holder in self.tables.held.items() if holder is not own}
+        own, now = asyncio.current_task(), self.clock.monotonic()
+        others = {shard for shard, hold in self.tables.held.items() if hold.holder is not own and now < hold.until}
+        return self.tables.locked | others
 
     def refuse_locked(self, shards: Iterable[int]) -> None:
-        if not self.locked().isdisjoint(shards):
+        wanted = set(shards)
+        if not self.locked().isdisjoint(wanted):
             raise LedgerBusy("somebody holds a lock on a shard")
+        own, now = asyncio.current_task(), self.clock.monotonic()
+        for hold in (self.tables.held[shard] for shard in wanted & self.tables.held.keys()):
+            if hold.holder is own and now >= hold.until:
+                raise LedgerUnavailable("the transaction stood still for too long")
 
     def _stale(self, advance: Advance) -> set[int]:
         """The shards of streams that are at another version than whoever decides thinks."""

@@ -8,9 +8,12 @@ from contextlib import asynccontextmanager
 
 from noetl.adapters.memory.database import MemoryDatabase
 from noetl.adapters.memory.faults import Faults
-from noetl.adapters.memory.tables import event_of
+from noetl.adapters.memory.tables import Hold, event_of
 from noetl.core.event import Event
 from noetl.ports.ledger import Advance, AppendOutcome, Offer, ShardHead
+
+# As the writer of the real one lets the database end a transaction that stands still.
+HOLD_SECONDS_MAX = 10.0
 
 
 class MemoryLedger:
@@ -28,13 +31,14 @@ class MemoryLedger:
     async def hold(self, shards: Collection[int]) -> AsyncIterator[None]:
         held = self._database.tables.held
         await self._faults.around("hold", lambda: self._database.refuse_locked(shards))
-        task = asyncio.current_task()
-        held.update(dict.fromkeys(shards, task))
+        hold = Hold(asyncio.current_task(), self._database.clock.monotonic() + HOLD_SECONDS_MAX)
+        held.update(dict.fromkeys(shards, hold))
         try:
             yield
         finally:
             for shard_id in shards:
-                held.pop(shard_id, None)
+                if held.get(shard_id) is hold:
+                    del held[shard_id]
 
     async def locked(self, shards: Collection[int]) -> frozenset[int]:
         return await self._faults.around("locked", lambda: self._database.locked() & frozenset(shards))

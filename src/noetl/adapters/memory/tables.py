@@ -84,6 +84,14 @@ class ProjectionRow(NamedTuple):
     lag_ms: int | None = None
 
 
+class Hold(NamedTuple):
+    """Ends with the task that has it, or when the database loses patience: a process that stands still, or is gone,
+    gives nothing back."""
+
+    holder: object
+    until: float
+
+
 @dataclass(slots=True)
 class Tables:
     """Everything that a committed statement leaves behind."""
@@ -91,8 +99,8 @@ class Tables:
     heads: dict[int, ShardHead]
     locked: frozenset[int]
     """Shards that somebody outside holds a lock on."""
-    held: dict[int, object]
-    """Shards that a decider has to itself for one commit, by its task."""
+    held: dict[int, Hold]
+    """Shards that a decider has to itself for one commit."""
     shards: dict[int, list[StoredEvent]]
     events: dict[int, list[StoredEvent]] = field(default_factory=dict)
     transitions: dict[tuple[int, str], StoredEvent] = field(default_factory=dict)
