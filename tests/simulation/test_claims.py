@@ -19,6 +19,7 @@ from noetl.engine.control.sessions import Sessions
 from noetl.engine.control.states import States
 from noetl.engine.sharing.recorder import Recorder
 from noetl.engine.sharing.waiting import Waiting
+from noetl.ports.ledger import QueuedCommand
 from tests.simulation.life import Life
 from tests.simulation.test_recovery import Scene, start, step
 from tests.unit.test_solitude import Worker
@@ -45,32 +46,38 @@ def another_server(parts: ControlParts, sessions: Sessions, ledger: MemoryLedger
     return Recorder(other, ledger=ledger, queue=queue, producer="noetl://tenant/acme/org/sales/host/other")
 
 
+async def waiting(life: Life, queue: MemoryQueue) -> QueuedCommand:
+    """A command for which the only slot is not free."""
+    await start(life, step("start", seconds=2))
+    execution_id = await start(life, step("start", seconds=1))
+    await asyncio.sleep(0.1)
+    (row,) = await queue.commands_of(execution_id)
+    return row
+
+
 def test_a_claim_of_another_server_that_comes_late_leaves_no_command_behind(wired: list[ControlParts]) -> None:
     """The row must not be behind the ledger: nobody would ever claim it."""
     scene = Scene(slots=1)
 
     async def story() -> None:
         async with scene.process() as life:
-            await start(life, step("start", seconds=2))  # it has the only slot
-            queued = await start(life, step("start", seconds=1))
-            await asyncio.sleep(0.1)
             queue, faults = MemoryQueue(scene.database), Faults()
-            (row,) = await queue.commands_of(queued)
+            row = await waiting(life, queue)
             sessions = Sessions()
             recorder = another_server(wired[0], sessions, MemoryLedger(scene.database, faults), queue)
             recording = asyncio.ensure_future(recorder.run())
             # The first append is given up and comes all the same, before the second one.
             late = Mishap(outcome=Outcome.COMMITS_LATE, late_seconds=0.2)
             faults.script("append", late, Mishap(seconds_before=0.5))
-            await recorder.tell(ClaimInput(execution_id=queued, row=row))
+            await recorder.tell(ClaimInput(execution_id=row.execution_id, row=row))
             recording.cancel()
             assert sessions.connected[900].holds == {}
-            (command,) = scene.state(queued).commands.values()
-            (row,) = await queue.commands_of(queued)
+            (command,) = scene.state(row.execution_id).commands.values()
+            (row,) = await queue.commands_of(row.execution_id)
             assert row.attempt >= command.attempt == 1
             await life.decider.catch_up()
             await asyncio.sleep(600)
-            assert scene.state(queued).status is Status.COMPLETED
+            assert scene.state(row.execution_id).status is Status.COMPLETED
 
     scene.play(story())
 
@@ -81,24 +88,21 @@ def test_a_row_that_another_server_took_again_since_the_look_is_not_taken_from_i
 
     async def story() -> None:
         async with scene.process() as life:
-            await start(life, step("start", seconds=2))  # it has the only slot
-            queued = await start(life, step("start", seconds=1))
-            await asyncio.sleep(0.1)
             queue = MemoryQueue(scene.database)
-            (row,) = await queue.commands_of(queued)
+            row = await waiting(life, queue)
             recorder = another_server(wired[0], Sessions(), MemoryLedger(scene.database), queue)
             recording = asyncio.ensure_future(recorder.run())
-            await recorder.tell(ClaimInput(execution_id=queued, row=row))
+            await recorder.tell(ClaimInput(execution_id=row.execution_id, row=row))
             recording.cancel()
             await life.decider.catch_up()
             await asyncio.sleep(5)  # the slot is free
-            one = ClaimInput(execution_id=queued, row=replace(row, attempt=1), is_sure=False)
+            one = ClaimInput(execution_id=row.execution_id, row=replace(row, attempt=1), is_sure=False)
             await life.decider.tell(one)
             assert one.doubted == [1]
-            assert held(life, queued).attempt == 1
+            assert held(life, row.execution_id).attempt == 1
             # Whoever knows that nobody holds it any more says so.
             await life.decider.tell(replace(one, is_sure=True))
-            assert held(life, queued).attempt == 2
+            assert held(life, row.execution_id).attempt == 2
 
     scene.play(story())
 
@@ -109,17 +113,15 @@ def test_what_is_put_back_and_claimed_in_one_commit_is_claimed(wired: list[Contr
 
     async def story() -> None:
         async with scene.process() as life:
-            await start(life, step("start", seconds=2))  # it has the only slot
-            queued = await start(life, step("start", seconds=1))
-            await asyncio.sleep(0.1)
-            (row,) = await MemoryQueue(scene.database).commands_of(queued)
+            queue = MemoryQueue(scene.database)
+            row = await waiting(life, queue)
             wired[0].sessions.connect(Worker(900, 4))
-            claim = ClaimInput(execution_id=queued, row=row)
-            told = [Waiting(one, asyncio.Future()) for one in (RestoreInput(execution_id=queued), claim)]
+            claim = ClaimInput(execution_id=row.execution_id, row=row)
+            told = [Waiting(one, asyncio.Future()) for one in (RestoreInput(execution_id=row.execution_id), claim)]
             life.decider._inputs.extend(told)
             await life.decider.tell(claim)
-            assert held(life, queued).attempt == 1
-            (row,) = await MemoryQueue(scene.database).commands_of(queued)
+            assert held(life, row.execution_id).attempt == 1
+            (row,) = await queue.commands_of(row.execution_id)
             assert (row.session_id, row.attempt) == (900, 1)
 
     scene.play(story())
