@@ -149,14 +149,16 @@ class Dispatcher:
         The queue tells which, for a row is never taken after its claim is recorded.  One that is behind the ledger in
         two rounds was not taken meanwhile: whoever the ledger names has no row, and was told to stop."""
         seen = self._behind.get(pool, set())
-        behind = self._behind[pool] = {_key(claim) for claim in claims if claim.row.attempt < claim.doubted[0]}
+        behind = self._behind[pool] = {_key(claim) for claim in claims if claim.row.attempt < claim.doubted[-1]}
         claims = [claim for claim in claims if _key(claim) in seen or _key(claim) not in behind]
         for execution_id in sorted({claim.execution_id for claim in claims}):
             free = await self._queue.free(execution_id)
             again = [claim for claim in claims if claim.execution_id == execution_id]
             sure = [one for one in again if free.get(one.row.command_id) == one.row.attempt]
             await _told(
-                self._decider.tell(replace(one, row=replace(one.row, attempt=one.doubted[0]), is_sure=True, doubted=[]))
+                self._decider.tell(
+                    replace(one, row=replace(one.row, attempt=one.doubted[-1]), is_sure=True, doubted=[])
+                )
                 for one in sure
             )
 

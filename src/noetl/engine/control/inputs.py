@@ -259,7 +259,7 @@ class ClaimInput:
     """A waiting command of the queue, for whichever session has a free slot.  With other servers a row may be ahead of
     the ledger: given back by one whose claim was not recorded, and taken again since the look, with the attempt that it
     already had.  Unless it `is_sure` that nobody holds it, a claim that the ledger knows is left: its attempt is
-    `doubted`.  So is one that the row knows nothing of, for it may have been made since the look."""
+    `doubted`, and what was decided last counts.  So is one made since the look, of which the row knows nothing."""
 
     execution_id: int
     row: QueuedCommand
