@@ -74,7 +74,7 @@ class Ground:
 
 
 @contextmanager
-def ground(slots: tuple[int, int], *, lease: float = 3.0, **extra: str) -> Iterator[Ground]:
+def ground(slots: tuple[int, int], *, lease: float = 60.0, **extra: str) -> Iterator[Ground]:
     with place(NOETL_SESSION_LEASE_SECONDS=str(lease)) as server:
         server.start_server(**extra)
         near = start(server, A, slots[0])
@@ -139,7 +139,7 @@ def test_the_servers_preference_is_the_distance_of_loops_that_say_nothing() -> N
 
 def test_when_the_near_worker_stands_still_frames_go_far_after_a_moment_and_say_so() -> None:
     # Its lease is long: what decides is the patience, and not its death.
-    with ground((2, 8), lease=60.0) as g:
+    with ground((2, 8)) as g:
         execution_id = g.server.submit(playbook(rows=400, in_flight=6, locality="{max_distance: node}"))
         wait_until(lambda: g.nodes(execution_id)["node-a"] > 3, seconds=60, what="frames run near")
         g.near.signal(signal.SIGSTOP)
@@ -155,7 +155,7 @@ def test_when_the_near_worker_stands_still_frames_go_far_after_a_moment_and_say_
 
 @pytest.mark.parametrize("locality", ["{}", "{max_distance: node}"])
 def test_when_the_near_worker_is_killed_its_frames_and_the_rest_run_far(locality: str) -> None:
-    with ground((2, 8)) as g:
+    with ground((2, 8), lease=3.0) as g:
         # Sealing is for whoever can: another one beside the dead one.
         start(g.server, {"zone": "zc", "node": "node-c"}, 1, "--kinds", "seal,collect,evaluate")
         execution_id = g.server.submit(playbook(rows=400, in_flight=2, locality=locality))

@@ -19,7 +19,7 @@ from noetl.adapters.system.clock import SystemClock
 from noetl.core.errors import HostUnavailable
 from noetl.core.permits.rates import Allowance
 from noetl.engine.permits import desk as desk_module
-from noetl.engine.permits.desk import POLL_SECONDS, PermitDesk
+from noetl.engine.permits.desk import PermitDesk
 from noetl.engine.permits.taking import Permits, Taken
 from noetl.ports.serving.permits import LimitKey, PermitGrant, PermitSource, PermitUse
 from noetl.ports.serving.roster import SessionRow
@@ -335,17 +335,18 @@ async def test_a_limit_whose_turn_takes_long_holds_up_no_other_limit() -> None:
 
 
 @asynchronous
-async def test_more_permits_than_one_turn_deals_come_with_the_turns_behind_it_at_once() -> None:
+async def test_more_permits_than_one_turn_deals_come_with_the_turns_behind_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(desk_module, "POLL_SECONDS", 3600.0)  # so that no look at the books brings them
     async with shop() as s:
         worker = await s.worker(1)
         many = Calls(hold=asyncio.Event())
-        begun = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             calls = [
                 group.create_task(call(worker, many, allowance=Allowance(concurrency=10_000))) for _ in range(1_800)
             ]
             await until(lambda: many.now == len(calls))
-            assert asyncio.get_running_loop().time() - begun < POLL_SECONDS
             assert many.hold is not None
             many.hold.set()
 

@@ -91,7 +91,8 @@ class Keeper:
 
     @property
     def session_count(self) -> int:
-        return len(self._remote)
+        """Those that can be given work: the others are in no book yet."""
+        return sum(session.introduced.is_set() for session in self._remote.values())
 
     # --- sessions --------------------------------------------------------------------------------------------
 
