@@ -46,7 +46,7 @@ class Cursor:
 
     async def settled(self, xid: str, place: str) -> TransactionStatus:
         """The fate of a transaction, when it has one."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while (found := await self.claims.status(self.call(), xid, place)) is TransactionStatus.IN_PROGRESS:
                 await asyncio.sleep(0.01)
         return found

@@ -361,7 +361,7 @@ async def test_a_deletion_waits_for_an_append_and_spares_what_it_renewed(address
 
 async def _until_waiting(address: str) -> None:
     """Somebody waits for a lock."""
-    async with connected(address) as watcher, asyncio.timeout(20):
+    async with connected(address) as watcher, asyncio.timeout(60):
         while not await watcher.fetchval(
             "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
         ):

@@ -93,11 +93,11 @@ async def test_two_snapshots_of_one_execution_at_a_time_are_refused(durable: Ope
 @asynchronous
 async def test_a_role_has_one_holder_until_its_lease_runs_out(alone: OpenDurable) -> None:
     async with alone() as d:
-        (first,) = await d.roles.hold(["x"], runtime_id=1, lease_seconds=0.2)
+        (first,) = await d.roles.hold(["x"], runtime_id=1, lease_seconds=2.0)
         assert first == RoleLease(role="x", runtime_id=1, epoch=1)
-        assert await d.roles.hold(["x"], runtime_id=2, lease_seconds=0.2) == []
-        assert await d.roles.hold(["x"], runtime_id=1, lease_seconds=0.2) == [first]
-        await d.wait(0.3)
+        assert await d.roles.hold(["x"], runtime_id=2, lease_seconds=2.0) == []
+        assert await d.roles.hold(["x"], runtime_id=1, lease_seconds=2.0) == [first]
+        await d.wait(2.1)
         assert await d.roles.hold(["x"], runtime_id=2, lease_seconds=30) == [RoleLease(role="x", runtime_id=2, epoch=2)]
         assert await d.roles.hold(["x"], runtime_id=1, lease_seconds=30) == []
 

@@ -209,7 +209,7 @@ async def test_a_segment_goes_when_its_time_is_over_although_nothing_happens(tmp
     tables = tables_in(tmp_path, segments)
     reference = await tables.keep(TABLE, **OWNER)
     assert reference.ipc is not None
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while segments.folder.find(payload_key(**OWNER, sha256=reference.sha256)):
             await asyncio.sleep(0.02)
 

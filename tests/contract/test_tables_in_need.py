@@ -122,7 +122,7 @@ async def test_looks_at_large_tables_do_not_wait_for_each_other(
     references = [await large(tables, first) for first in range(4)]
     assert all(reference.index is not None for reference in references)
     opened = [await tables.open(reference, **OWNER) for reference in references]
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         assert await asyncio.gather(*(look(table) for table in opened)) == [ROWS] * 4
 
 
@@ -148,7 +148,7 @@ async def test_what_lands_must_be_a_plain_file(kind: str, tmp_path: Path) -> Non
     tables = tables_in(tmp_path, segments_in(tmp_path / "segments"))
     path = tmp_path / "1-1"
     in_the_way(kind, path)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(ToolFailed, match="cannot be read"):
             await tables.keep(LandedTable(path=path), **OWNER)
 
@@ -163,7 +163,7 @@ async def test_a_pipe_among_the_segments_stops_nobody(tmp_path: Path) -> None:
     pipe = segments.folder.root / name
     pipe.unlink()
     os.mkfifo(pipe)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         with pytest.raises(SegmentMiss):
             await asyncio.to_thread(attach, segments.folder, name, Wanted(key=key, reference=reference))
         with pytest.raises(OSError, match="no plain file"):

@@ -139,7 +139,7 @@ def test_an_endless_template_ends_at_its_time_limit(noetl: Cli, tmp_path: Path) 
     """)
     started = time.monotonic()
     done = noetl("run", write(tmp_path, text), "--json")
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert done.code == 1
     assert done.json["error"]["kind"] == "template"
     assert "'result'" in done.json["error"]["message"]

@@ -154,7 +154,7 @@ def test_down_stops_every_server_of_a_home() -> None:
 def test_a_second_run_is_a_client_of_the_first_and_both_finish(tmp_path: Path) -> None:
     with cli() as noetl:
         first = noetl.spawn("run", write(tmp_path, slow_chain(10, seconds=0.1)), "--json")
-        wait_until((noetl.home / "host.sock").exists, seconds=20, what="the first run hosts")
+        wait_until((noetl.home / "host.sock").exists, seconds=60, what="the first run hosts")
         second = noetl.spawn("run", write(tmp_path, slow_chain(20, seconds=0.1), "two.yaml"), "--json")
         outputs = [process.communicate(timeout=60) for process in (first, second)]
         assert [json.loads(out)["result"]["n"] for out, _ in outputs] == [10, 20]
@@ -174,16 +174,16 @@ def test_ctrl_c_leaves_the_run_open_and_up_finishes_it(tmp_path: Path) -> None:
         assert "noetl up" in said
         assert execution_id in noetl("up").stdout
         wait_until(
-            lambda: noetl("status", execution_id, "--json").json["status"] == "COMPLETED", seconds=30, what="the end"
+            lambda: noetl("status", execution_id, "--json").json["status"] == "COMPLETED", seconds=60, what="the end"
         )
 
 
 def test_a_client_goes_on_when_its_host_is_killed(tmp_path: Path) -> None:
     with cli() as noetl:
         host = noetl.spawn("up", "--foreground")
-        wait_until((noetl.home / "host.sock").exists, seconds=20, what="the host is up")
+        wait_until((noetl.home / "host.sock").exists, seconds=60, what="the host is up")
         client = noetl.spawn("run", write(tmp_path, slow_chain(20, seconds=0.1)), "--json")
-        wait_until(lambda: len(noetl("list", "--json").json) > 0, seconds=20, what="the run is submitted")
+        wait_until(lambda: len(noetl("list", "--json").json) > 0, seconds=60, what="the run is submitted")
         host.kill()
         host.communicate()
         out, err = client.communicate(timeout=60)

@@ -44,7 +44,7 @@ def foreign_worker(server: Place) -> Iterator[subprocess.Popen[str]]:
         text=True,
     )
     try:
-        wait_until(lambda: server.sessions() == 1, seconds=20, what="the foreign worker is registered")
+        wait_until(lambda: server.sessions() == 1, seconds=60, what="the foreign worker is registered")
         yield process
     finally:
         process.kill()
@@ -66,7 +66,7 @@ def test_the_foreign_worker_is_small_and_knows_nothing_of_us() -> None:
 def test_it_runs_a_playbook_and_what_it_cannot_run_waits_for_another(server: Place) -> None:
     with foreign_worker(server) as process:
         execution_id = server.submit(NOOPS)
-        final = server.finish(execution_id, seconds=20)
+        final = server.finish(execution_id, seconds=60)
         assert final["status"] == "COMPLETED", final
         assert final["result"] == {"hello": "end", "attempt": 1}
         ended = [e["command_id"] for e in server.events(execution_id) if e["event_type"] == "command.completed"]
@@ -79,9 +79,9 @@ def test_it_runs_a_playbook_and_what_it_cannot_run_waits_for_another(server: Pla
             """)
         )
         wait_until(
-            lambda: any(e["event_type"] == "step.decided" for e in server.events(mixed)), seconds=20, what="a step"
+            lambda: any(e["event_type"] == "step.decided" for e in server.events(mixed)), seconds=60, what="a step"
         )
-        assert server.finish(server.submit(NOOPS), seconds=20)["status"] == "COMPLETED"
+        assert server.finish(server.submit(NOOPS), seconds=60)["status"] == "COMPLETED"
         assert server.request("GET", f"/api/executions/{mixed}").json["status"] == "RUNNING"
         command = server.request("GET", f"/api/commands/{mixed}/user%231", token="worker_token").json
         assert (command["tool_kind"], command["attempt"], command["session_id"]) == ("python", 0, None)

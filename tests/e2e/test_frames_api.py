@@ -208,7 +208,7 @@ def test_rows_of_a_lost_session_that_were_persisted_are_not_run_again(ground: Pl
         taken.extend(heir.claim(execution_id, requested_count=8))
         return len(taken) >= len(frames)
 
-    wait_until(takes_over, seconds=10, what="the frames of the lost session")
+    wait_until(takes_over, seconds=60, what="the frames of the lost session")
     again = next(frame for frame in taken if frame["frame_id"] == kept["frame_id"])
     assert again["attempt"] == 2
     assert again["body"]["stage"]["parts"][0]["ranges"] == [[first, first + 1]]

@@ -16,7 +16,7 @@ def test_a_host_outlives_its_postgres_and_says_so(tmp_path: Path) -> None:
     with cli() as noetl:
         run = noetl.spawn("run", write(tmp_path, slow_chain(8, seconds=0.2)), "--json")
         pid_file = noetl.home / "postgres" / "data" / "postmaster.pid"
-        wait_until((noetl.home / "host.sock").exists, seconds=30, what="the host is up")
+        wait_until((noetl.home / "host.sock").exists, seconds=60, what="the host is up")
         time.sleep(0.4)
         os.kill(int(pid_file.read_text().split()[0]), signal.SIGKILL)
         stdout, stderr = run.communicate(timeout=40)

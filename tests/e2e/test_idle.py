@@ -74,7 +74,7 @@ def idle_system(**extra: str) -> Iterator[Place]:
             async with connected(address) as database:
                 return int(await database.fetchval(_BEHIND))
 
-        wait_until(lambda: asyncio.run(behind()) == 0, seconds=30, what=f"everything is projected\n{server.logs()}")
+        wait_until(lambda: asyncio.run(behind()) == 0, seconds=60, what=f"everything is projected\n{server.logs()}")
         time.sleep(SETTLE_SECONDS)
         yield server
 

@@ -54,7 +54,7 @@ def test_a_run_says_that_it_waits_for_a_pool_and_then_where_its_job_is(server: P
     assert (job["ui"], job["application"], job["attempt"]) == (UI, "local-1", 1)
     wait_until(
         lambda: any(event["event_type"] == "job.progressed" for event in server.events(execution_id)),
-        seconds=20,
+        seconds=60,
         what="progress is recorded",
     )
     shown = noetl("status", execution_id).stdout

@@ -65,11 +65,11 @@ def test_permits_are_granted_to_who_holds_the_command_and_end_with_the_session(s
     waiting = {**USE, "execution_id": second, "waiting": 1}
     say(server, two, 3, waiting)
     assert server.request("DELETE", f"/api/worker/sessions/{one}", token="worker_token").status == 200
-    wait_until(lambda: in_use(server).get(second) == 1, seconds=5, what="the permit came back")
+    wait_until(lambda: in_use(server).get(second) == 1, seconds=20, what="the permit came back")
     (granted,) = say(server, two, 4, waiting, wait_s=5).json["permits"]
     assert granted["granted"] == 1
     server.request("DELETE", f"/api/worker/sessions/{two}", token="worker_token")
-    wait_until(lambda: server.request("GET", "/api/limits").json == {"limits": []}, seconds=5, what="all is free")
+    wait_until(lambda: server.request("GET", "/api/limits").json == {"limits": []}, seconds=20, what="all is free")
 
 
 @pytest.mark.parametrize(

@@ -133,12 +133,12 @@ def test_what_a_killed_worker_had_said_stays_and_the_next_attempt_is_told_apart(
     gate = tmp_path / "gate"
     with running_server(NOETL_SESSION_LEASE_SECONDS="1") as server:
         execution_id = server.submit(GATED, {"gate": str(gate)})
-        wait_until(lambda: bool(texts_of(server, execution_id)), seconds=30, what="the first line is durable")
+        wait_until(lambda: bool(texts_of(server, execution_id)), seconds=60, what="the first line is durable")
         kill_all(descendants(server.processes[1].pid))
         assert texts_of(server, execution_id) == [(1, "first")]
-        wait_until(lambda: server.sessions() == 0, seconds=30, what="its session is over")
+        wait_until(lambda: server.sessions() == 0, seconds=60, what="its session is over")
         server.start_worker()
-        wait_until(lambda: len(texts_of(server, execution_id)) == 2, seconds=30, what="the second attempt speaks")
+        wait_until(lambda: len(texts_of(server, execution_id)) == 2, seconds=60, what="the second attempt speaks")
         gate.touch()
         assert server.finish(execution_id)["status"] == "COMPLETED"
         assert texts_of(server, execution_id) == [(1, "first"), (2, "first"), (2, "second"), (1, "third")]

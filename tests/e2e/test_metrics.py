@@ -105,7 +105,7 @@ def of_role(role: str) -> set[str]:
 
 def complete(role: str, scrape: Callable[[], dict[str, Family]]) -> dict[str, Family]:
     """What a process shows as soon as it shows all that its role must."""
-    wait_until(lambda: scrape().keys() >= of_role(role), seconds=20, what=f"{of_role(role) - scrape().keys()} is shown")
+    wait_until(lambda: scrape().keys() >= of_role(role), seconds=60, what=f"{of_role(role) - scrape().keys()} is shown")
     found = scrape()
     assert found.keys() <= METRICS.keys()
     for name, family in found.items():
@@ -143,7 +143,7 @@ def test_every_process_shows_every_metric_of_its_role() -> None:
         projector = complete(PROJECTOR, lambda: parse(asked(projector_port, "/metrics")[2]))
         wait_until(
             lambda: len(parse(asked(projector_port, "/metrics")[2])["noetl_projection_lag_ms"].samples) == 16,
-            seconds=20,
+            seconds=60,
             what="the projector has all shards",
         )
         assert projector["noetl_process_info"].value(role="projector") == 1
@@ -152,7 +152,7 @@ def test_every_process_shows_every_metric_of_its_role() -> None:
 def test_what_waits_is_shown_by_pool() -> None:
     with running_server(workers=0) as server:
         server.submit(PLAYBOOK)
-        wait_until(lambda: "noetl_queue_commands" in server_metrics(server), seconds=10, what="the queue is shown")
+        wait_until(lambda: "noetl_queue_commands" in server_metrics(server), seconds=60, what="the queue is shown")
         shown = server_metrics(server)["noetl_queue_commands"]
         assert (shown.value(pool="default", state="waiting"), shown.value(pool="default", state="held")) == (1, 0)
 

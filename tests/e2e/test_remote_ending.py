@@ -57,14 +57,14 @@ def test_a_remote_worker_starts_and_awaits_children(server: Place) -> None:
 def test_a_remote_worker_ends_the_process_of_a_cancelled_step(server: Place) -> None:
     file = server.home / "pid"
     execution_id = server.submit(SLEEPER, {"file": str(file)})
-    wait_until(lambda: file.exists() and bool(file.read_text()), seconds=20, what="the step runs")
+    wait_until(lambda: file.exists() and bool(file.read_text()), seconds=60, what="the step runs")
     pid = int(file.read_text())
     answer = server.request("POST", f"/api/executions/{execution_id}/cancel", {"reason": "enough"})
     assert answer.status == 202
     final = server.finish(execution_id)
     assert final["status"] == "CANCELLED"
     assert "unconfirmed" not in server.events(execution_id)[-1]["meta"]
-    wait_until(lambda: not _is_alive(pid), seconds=5, what="the process is gone")
+    wait_until(lambda: not _is_alive(pid), seconds=60, what="the process is gone")
 
 
 def _is_alive(pid: int) -> bool:

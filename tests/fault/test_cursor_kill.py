@@ -203,7 +203,7 @@ def test_the_late_commit_of_a_worker_that_stood_still_for_three_leases_is_refuse
         assert time.monotonic() - stopped >= 3 * float(LEASE_SECONDS)
         late, codes = refused_facts(server)
         victim.signal(signal.SIGCONT)
-        wait_until(lambda: refused_facts(server)[0] > late, seconds=30, what="the late commit is refused")
+        wait_until(lambda: refused_facts(server)[0] > late, seconds=60, what="the late commit is refused")
         assert refused_facts(server)[1]["lease_lost"] > codes.get("lease_lost", 0.0)
         assert "execution_closed" not in refused_facts(server)[1]
         assert server.request("GET", f"/api/executions/{execution_id}").json["status"] == "RUNNING"

@@ -35,7 +35,7 @@ def test_a_second_intent_is_recorded_for_the_attempt_after_a_killed_worker(tmp_p
             what="the job is under way",
         )
         kill_all(descendants(first.pid))
-        wait_until(lambda: server.sessions() == 0, seconds=20, what="the session is dead")
+        wait_until(lambda: server.sessions() == 0, seconds=60, what="the session is dead")
         left = server.request("GET", f"/api/executions/{execution_id}").json
         assert [one["pool"] for one in left["unserved"]] == ["spark"], "claimed once is not running"
         second = spark_worker(server)

@@ -47,7 +47,7 @@ def run_with_kills(noetl: Cli, folder: Path, seed: int, *, kills: int) -> None:
         victim.communicate()
         victim = noetl.spawn("up", "--foreground")
         if chance.random() < 0.7:
-            wait_until((noetl.home / "host.sock").exists, seconds=30, what="the host is up again")
+            wait_until((noetl.home / "host.sock").exists, seconds=60, what="the host is up again")
     try:
         wait_until(lambda: is_over(noetl, execution_id), seconds=60, what=f"the end with seed {seed}")
         final = noetl("status", execution_id, "--json").json

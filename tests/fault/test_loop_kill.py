@@ -107,7 +107,7 @@ def killed_run(noetl: Cli, folder: Path, items: int) -> Story:
     commanded = time.monotonic()
     host = noetl.spawn("up", "--foreground")
     try:
-        wait_until(lambda: answers(noetl), seconds=30, what="the host is up again")
+        wait_until(lambda: answers(noetl), seconds=60, what="the host is up again")
         ready = time.monotonic()
         wait_until(lambda: len(read_journal(journal).ended) == items, seconds=120, what="all rows")
         wait_until(lambda: is_over(noetl, execution_id), seconds=60, what="the end")

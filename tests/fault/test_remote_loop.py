@@ -31,7 +31,7 @@ def test_rows_of_a_killed_worker_run_again_at_the_other(tmp_path: Path) -> None:
         def is_run_again() -> bool:
             return interrupted <= set(read_journal(journal).ended)
 
-        wait_until(is_run_again, seconds=30, what="the rows that were under way")
+        wait_until(is_run_again, seconds=60, what="the rows that were under way")
         passed = time.monotonic() - killed_at
         final = server.finish(execution_id)
         assert final["status"] == "COMPLETED", final

@@ -63,7 +63,7 @@ def test_killed_in_the_middle_a_retry_goes_on_and_runs_nothing_that_was_good(tmp
         victim.communicate()
         host = noetl.spawn("up", "--foreground")
         try:
-            wait_until(lambda: answers(noetl), seconds=30, what="the host is up again")
+            wait_until(lambda: answers(noetl), seconds=60, what="the host is up again")
             wait_until(lambda: is_over(noetl, new), seconds=120, what="the end")
             final = noetl("status", new, "--json").json
             assert (final["status"], final["retry_of"]) == ("COMPLETED", old), final

@@ -176,7 +176,7 @@ def test_processes_and_shards_are_shown() -> None:
             rows[:] = one.shards(1)
             return all(row["lease_seconds"] is not None for row in rows)
 
-        wait_until(all_are_owned, seconds=30, what="every shard has an owner")
+        wait_until(all_are_owned, seconds=60, what="every shard has an owner")
         for row in rows:
             assert 0 < row["lease_seconds"] <= float(LEASE)
             assert row["lag"] == 0

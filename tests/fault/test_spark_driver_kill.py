@@ -57,9 +57,9 @@ async def lost_by(compute: DriverCompute, folder: Path, kill: Callable[[int], No
         await until(lambda: any(one.stage is not None for one in heard.progresses), seconds=100)
         (pid,) = compute.pids
         kill(pid)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             outcome = await task
-    await until(lambda: not living(pid), seconds=10)
+    await until(lambda: not living(pid), seconds=60)
     return outcome, pid
 
 
@@ -116,7 +116,7 @@ async def test_an_application_that_does_not_end_takes_no_other_job_along_and_die
         os.kill(driver, signal.SIGKILL)
         assert is_lost(await lost)
         assert is_lost(await beside)
-        await until(lambda: not is_alive(child), seconds=10)
+        await until(lambda: not is_alive(child), seconds=60)
 
 
 def fake_java(folder: Path, script: str) -> Path:
@@ -136,7 +136,7 @@ async def test_a_jvm_that_hangs_at_its_start_is_bounded(tmp_path: Path, monkeypa
     made = driver_settings(tmp_path)
     compute = DriverCompute(replace(made, runtime=replace(made.runtime, java_home=home)))
     heard, pids = Heard(), []
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         task = group.create_task(compute.run(code_job(tmp_path, PID), heard))
         await until(lambda: compute.pids)
         pids += compute.pids
@@ -155,7 +155,7 @@ async def test_a_jvm_that_refuses_to_start_says_why(tmp_path: Path) -> None:
     made = driver_settings(tmp_path)
     home = fake_java(tmp_path, "echo 'no such collector' >&2; exit 1")
     compute = DriverCompute(replace(made, runtime=replace(made.runtime, java_home=home)))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         outcome = await compute.run(code_job(tmp_path, PID), Heard())
     failure = failure_of(outcome)
     assert (failure.kind, failure.code, failure.retryable) == ("config", "SPARK_START_FAILED", False)
@@ -168,7 +168,7 @@ async def test_without_java_the_failure_says_what_to_install(tmp_path: Path) -> 
     made = driver_settings(tmp_path, module="tests.support.javaless_driver")
     environment = {**made.environment, "PATH": str(tmp_path)}
     compute = DriverCompute(replace(made, environment=environment))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         outcome = await compute.run(code_job(tmp_path, PID), Heard())
     failure = failure_of(outcome)
     assert (failure.kind, failure.code) == ("unsupported", "SPARK_UNAVAILABLE")
@@ -188,7 +188,7 @@ def test_nothing_outlives_a_worker_that_is_killed(tmp_path: Path) -> None:
             assert [name_of(pid) for pid in living(driver)].count("java") == 1
         finally:
             worker.send_signal(signal.SIGKILL)
-    wait_until(lambda: not living(driver), seconds=5, what="the end of the driver")
+    wait_until(lambda: not living(driver), seconds=60, what="the end of the driver")
     # The next one removes what was left.
     left = list((tmp_path / "drivers").iterdir())
     assert len(left) == 1
@@ -253,8 +253,8 @@ async def test_drivers_are_kept_by_what_is_fixed_with_them(tmp_path: Path) -> No
         large = await pid_for({"spark.driver.memory": "1100m"})
         assert large[0] == "1100m"
         assert large[1] != plain[1]
-        await until(lambda: compute.pids == (), seconds=30)
-        await until(lambda: not living(plain[1]) and not living(large[1]), seconds=30)
+        await until(lambda: compute.pids == (), seconds=60)
+        await until(lambda: not living(plain[1]) and not living(large[1]), seconds=60)
         # A setting that only Spark knows to be fixed: the first driver refuses, the second has it.
         fixed = "spark.sql.streaming.ui.enabled"
         found = await pid_for({fixed: "false"})

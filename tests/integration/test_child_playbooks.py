@@ -64,7 +64,7 @@ def error_of(told: Told) -> dict[str, Any]:
 
 
 async def nothing_is_left(engine: Running, address: str) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while engine.engine.sessions.pools.free_in("default") != SLOTS:
             await asyncio.sleep(0.01)
     async with connected(address) as connection:

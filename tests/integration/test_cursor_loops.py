@@ -453,7 +453,7 @@ async def test_s7_cursor_loop_goes_on_with_the_recorded_rows_after_a_restart(
     async with engine_over(address, tmp_path, work, 12) as engine:
         body = playbook(SLOW, spec=f"{{frame: {{max_rows: 12{retry_mode}}}}}")
         execution_id = await engine.start(body)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while len(await work.journal()) < 7:
                 await asyncio.sleep(0.02)
     async with running_engine(address, tmp_path) as engine:

@@ -230,7 +230,7 @@ async def test_a_projection_of_another_ledger_is_folded_again(address: str, tmp_
     async with patient(address, tmp_path) as one:
         one.project()
         execution_id = await one.running.start(SIMPLE)
-        assert await one.engine.projecting.caught_up(seconds=10)
+        assert await one.engine.projecting.caught_up(seconds=60)
         before = await one.fetch("SELECT status, applied_position FROM noetl.execution")
         await one.execute(
             "UPDATE noetl.projection_checkpoint SET ledger_incarnation = gen_random_uuid() "
@@ -238,7 +238,7 @@ async def test_a_projection_of_another_ledger_is_folded_again(address: str, tmp_
             execution_id,
         )
         await fixed(one, found.PROJECTION_FOREIGN)
-        assert await one.engine.projecting.caught_up(seconds=10)
+        assert await one.engine.projecting.caught_up(seconds=60)
         assert await one.fetch("SELECT status, applied_position FROM noetl.execution") == before
 
 
@@ -247,7 +247,7 @@ async def test_an_execution_in_quarantine_is_folded_again(address: str, tmp_path
     async with patient(address, tmp_path) as one:
         one.project()
         execution_id = await one.running.start(SIMPLE)
-        assert await one.engine.projecting.caught_up(seconds=10)
+        assert await one.engine.projecting.caught_up(seconds=60)
         await one.execute('UPDATE noetl.execution SET quarantine = \'{"reason": "an older release"}\'')
         seen = await fixed(one, found.EXECUTION_QUARANTINED)
         assert seen[0].where == f"execution {execution_id}"

@@ -127,7 +127,7 @@ def runs(home: Path) -> list[str]:
 
 
 async def until_under_way(home: Path) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not list((home / "duckdb").glob("*/*/runs/*/main.duckdb")):
             await asyncio.sleep(0.02)
 
@@ -158,7 +158,7 @@ async def test_a_cancel_ends_the_process_and_ended_executions_leave_no_files(add
 
 async def forgotten(leftovers: Leftovers) -> int:
     """The process may still be on its way out when the execution has ended."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (count := await leftovers.forget_ended()):
             await asyncio.sleep(0.05)
     return count

@@ -347,7 +347,7 @@ def tasks_under_way(duck: Duck) -> list[int]:
 
 
 async def until_under_way(duck: Duck) -> int:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (found := tasks_under_way(duck)):
             await asyncio.sleep(0.02)
     return found[0]
@@ -386,7 +386,7 @@ async def test_a_killed_process_fails_its_task_and_nothing_else(tmp_path: Path) 
         async with asyncio.TaskGroup() as group:
             task = group.create_task(duck.failure(f"insert into t values (2); begin; delete from t; {ENDLESS}"))
             pid = await until_under_way(duck)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 # Until its first statement is done.
                 while not list(duck.folder.glob("*/*/runs/7/*.wal")):
                     await asyncio.sleep(0.02)

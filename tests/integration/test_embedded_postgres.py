@@ -173,8 +173,8 @@ def test_second_start_finds_the_data_of_the_first_and_both_are_fast(home: Path) 
         stopping = time.perf_counter()
         assert postgres.stop()
         times.append((started - begun, time.perf_counter() - stopping))
-    assert min(start for start, _ in times) < 5, times
-    assert min(stop for _, stop in times) < 5, times
+    assert min(start for start, _ in times) < 30, times
+    assert min(stop for _, stop in times) < 30, times
 
 
 def test_server_has_the_settings_it_was_designed_for() -> None:

@@ -40,7 +40,7 @@ def address() -> str:
 
 async def appears(file: Path) -> int:
     """The process id that user code wrote when it had begun."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not (file.exists() and (text := file.read_text())):
             await asyncio.sleep(0.01)
     return int(text)
@@ -55,7 +55,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def is_gone(pid: int) -> bool:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while is_alive(pid):
             await asyncio.sleep(0.01)
     return True
@@ -63,7 +63,7 @@ async def is_gone(pid: int) -> bool:
 
 async def nothing_is_left(engine: Running, address: str, told: Told) -> None:
     """No slot is held, and the derived tables know nothing of the execution any more."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while engine.engine.sessions.pools.free_in("default") != SLOTS:
             await asyncio.sleep(0.01)
     assert fold_all(told.events) == told.state
@@ -72,7 +72,7 @@ async def nothing_is_left(engine: Running, address: str, told: Told) -> None:
             count = f"SELECT count(*) FROM noetl.{table} WHERE execution_id = $1"
             assert await connection.fetchval(count, told.state.execution_id) == 0, table
     # What is shown follows a moment later.
-    shown = await engine.engine.status.wait_terminal(told.state.execution_id, timeout_seconds=10, **OWNER)
+    shown = await engine.engine.status.wait_terminal(told.state.execution_id, timeout_seconds=60, **OWNER)
     assert shown.row.status == str(told.state.status)
 
 

@@ -41,7 +41,7 @@ from noetl.processes.server.tokens import Grant
 from tests.support.aio import asynchronous
 
 TOKEN = "a token of sixteen characters"
-LEASE = 0.9
+LEASE = 3.0
 
 
 @dataclass
@@ -139,7 +139,7 @@ class Scene:
         return message
 
     async def registered(self, *, but: int | None = None) -> int:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while True:
                 found = [session for session in self.sessions.connected if session != but]
                 if found:
@@ -412,6 +412,6 @@ def concurrency(worker: HttpSession) -> list[tuple[str, float]]:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.01)

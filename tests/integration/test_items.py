@@ -221,7 +221,7 @@ async def test_while_it_runs_items_run_and_wait(address: str, tmp_path: Path) ->
         await running.until(
             execution_id, lambda state: "rows" in state.loop_state and state.loop_state["rows"].done == 1
         )
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while statuses(page := await (await find(running, execution_id)).page(0, 9, is_failed=False)) != "srw":
                 await asyncio.sleep(0.01)
         assert (page.total, page.done) == (3, 1)
@@ -262,7 +262,7 @@ async def test_rows_that_were_persisted_in_a_frame_that_still_runs_are_told(addr
     async with running_engine(address, tmp_path) as running:
         body = loop("{mode: parallel, max_in_flight: 1, frame: {max_rows: 3}}", tool, keys=BEST_EFFORT)
         execution_id = await running.start(body)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while statuses(page := await (await find(running, execution_id)).page(0, 9, is_failed=False)) != "ssssfrw":
                 await asyncio.sleep(0.02)
         reading = await find(running, execution_id)

@@ -142,7 +142,7 @@ async def test_long_jobs_hold_slots_of_their_own_and_nobody_waits_behind_them(ad
 async def test_a_cancel_reaches_the_job_and_waits_until_it_is_confirmed(address: str, tmp_path: Path) -> None:
     tool = StandIn()
     async with running_engine(address, tmp_path, tools={"spark": tool}) as engine:
-        execution_id = await engine.start(job_step(seconds=60, confirm=2.0))
+        execution_id = await engine.start(job_step(seconds=60, confirm=5.0))
         await engine.until(execution_id, has_job)
         state = await engine.cancel(execution_id)
         assert state.status is Status.RUNNING, "it is being stopped, and that is not the end"
@@ -199,7 +199,7 @@ async def test_a_row_in_a_pool_that_is_not_its_own_moves_and_nobody_waits_behind
         async with asyncio.TaskGroup() as group:
             other = group.create_task((await engine.engine._worker("default", 1)).run())
             assert (await engine.run(body)).state.status is Status.COMPLETED
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(60):
                 while (row := (await engine.engine.queue.commands_of(execution_id))[0]).pool != "spark":
                     await asyncio.sleep(0.01)
             assert row.session_id is None

@@ -53,7 +53,7 @@ async def test_a_line_can_be_read_while_its_task_runs(address: str, tmp_path: Pa
             """,
             {"gate": str(gate)},
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             page = await page_of(engine, execution_id, wait=20)
             assert [line["text"] for line in page.lines] == ["first"]
             assert not page.is_complete
@@ -246,7 +246,7 @@ async def test_a_stopped_task_keeps_what_it_said(address: str, tmp_path: Path) -
           - step: start
             tool: {kind: python, code: "import time\\nprint('on my way')\\nprint('and', end='')\\ntime.sleep(60)"}
         """)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await page_of(engine, execution_id, wait=20)
             await engine.cancel(execution_id)
             told = await engine.finish(execution_id)

@@ -66,7 +66,7 @@ class Journal:
         return Counter(int(line.split()[1]) for line in lines if line.startswith(word))
 
     async def until(self, holds: Callable[[Journal], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not holds(self):
                 await asyncio.sleep(0.01)
 

@@ -113,7 +113,7 @@ async def test_a_transaction_whose_worker_is_gone_can_be_ended(work: Work) -> No
             await claims.end(call(work, mark="another"))
             assert await claims.status(call(work), claim.transaction_id, None) is TransactionStatus.IN_PROGRESS
             await claims.end(call(work))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while await claims.status(call(work), claim.transaction_id, None) is TransactionStatus.IN_PROGRESS:
                     await asyncio.sleep(0.01)
             with pytest.raises(ToolFailed) as failed:

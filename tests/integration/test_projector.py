@@ -120,7 +120,7 @@ async def died(projector: Projector) -> bool:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.01)
 
@@ -166,12 +166,12 @@ async def test_a_projector_that_leaves_hands_its_shards_over_at_once(address: st
     async with postgres_projecting(address) as p:
         leaving = p.projector(p.member(lease_seconds=60), pace=PACE)
         async with running(leaving) as _:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while len(shards_of(leaving)) < SHARDS:
                     await asyncio.sleep(0.01)
         await leaving.leave()
         heir = p.projector(p.member(lease_seconds=60), pace=PACE)
-        async with running(heir) as _, asyncio.timeout(5):
+        async with running(heir) as _, asyncio.timeout(30):
             while len(shards_of(heir)) < SHARDS:
                 await asyncio.sleep(0.01)
 
@@ -230,7 +230,7 @@ async def test_what_newer_code_can_fold_is_healed_when_it_takes_the_shard(
             assert [row.execution_id for row in await p.rows() if row.quarantine is not None] == [one]
             assert not await projector.refold(one), "this code cannot"
         async with running(p.projector(p.member(), by_force=True)) as _:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 while any(row.quarantine is not None for row in await p.rows()):
                     await asyncio.sleep(0.01)
         assert await p.rows() == await folded(p, [one, other])
@@ -323,7 +323,7 @@ async def test_a_gap_halts_the_shard_loudly_and_no_other(address: str, caplog: p
         async with connected(address) as connection:
             await connection.execute("DELETE FROM noetl.event WHERE shard_id = 5 AND position = 3")
         projector = p.projector(p.member(), pace=PACE)
-        async with running(projector) as _, asyncio.timeout(10):
+        async with running(projector) as _, asyncio.timeout(60):
             while sum(one.position == one.head for one in await p.projections.progress()) < SHARDS - 1:
                 await asyncio.sleep(0.01)
             while not (halted := [one for one in shards_of(projector) if one["halted"]]):
@@ -342,7 +342,7 @@ async def test_events_that_are_handed_over_are_projected_without_a_look_at_the_l
         projector = p.projector(member, pace=Pace(window_seconds=0.001, poll_seconds=3600, batch_events=500))
         parts = projector._parts
         async with running(projector) as _:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 while len(shards_of(projector)) < SHARDS:
                     await asyncio.sleep(0.001)
             await asyncio.sleep(0.01)

@@ -566,7 +566,7 @@ workflow:
 """
     async with running_engine(address, tmp_path / "home") as running:
         identity = await running.start(body)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not any(
                 event.event_type == kinds.FRAME_HEARTBEAT
                 for event in await running.engine.ledger.read_execution(identity)

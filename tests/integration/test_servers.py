@@ -63,7 +63,7 @@ async def servers(address: str, home: Path, *workers: bool) -> AsyncIterator[lis
 
 
 async def until(holds: Callable[[], object], what: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.02)
     assert holds(), what

@@ -67,7 +67,7 @@ async def running(snapshotter: Snapshotter) -> AsyncIterator[None]:
 
 
 async def saved(snapshotter: Snapshotter, count: int) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while ("noetl_snapshots_total", {}, count) not in [*snapshotter.samples()]:
             await asyncio.sleep(0.02)
 

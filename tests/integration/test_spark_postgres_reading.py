@@ -186,7 +186,7 @@ def test_who_stops_early_ends_the_copying(database: str, monkeypatch: pytest.Mon
 
 
 async def _until_none(dsn: str, query: str) -> bool:
-    async with connected(dsn) as connection, asyncio.timeout(10):
+    async with connected(dsn) as connection, asyncio.timeout(60):
         while await connection.fetchval(query):
             await asyncio.sleep(0.01)
     return True

@@ -132,7 +132,7 @@ workflow:
 """
     async with running_engine(address, tmp_path) as running:
         execution_id = await running.start(body.replace("'import", '"import').replace("0.01)'", '0.01)"'))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while [one["status"] for one in await rows(address, "frame", execution_id)] != ["started"]:
                 await asyncio.sleep(0.01)
         (stage,) = await rows(address, "stage", execution_id)

@@ -47,7 +47,7 @@ async def test_whoever_starts_an_execution_finds_it_and_its_end(address: str, tm
             assert json.loads(first.row.state or "")["steps"], "the first row shows what was begun"
             (newest,) = await status.newest(limit=1, **OWNER)
             assert newest.execution_id == execution_id
-            ended = await status.wait_terminal(execution_id, timeout_seconds=30, **OWNER)
+            ended = await status.wait_terminal(execution_id, timeout_seconds=60, **OWNER)
             told = await running.finish(execution_id)
             last = told.events[-1]
             assert (ended.row.status, ended.row.version) == ("COMPLETED", last.stream_version)
@@ -71,7 +71,7 @@ async def test_a_position_is_waited_for_and_no_longer_than_asked(address: str, t
         execution_id = await running.start(STEPS)
         events = (await running.finish(execution_id)).events
         for event in events:
-            shown = await status.wait_position(execution_id, position=event.position, timeout_seconds=10, **OWNER)
+            shown = await status.wait_position(execution_id, position=event.position, timeout_seconds=60, **OWNER)
             assert shown.position >= event.position
         far = await status.wait_position(execution_id, position=10**9, timeout_seconds=0, **OWNER)
         assert far.position < 10**9

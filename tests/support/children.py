@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from noetl.tools.python.pool import ChildPool, PythonTask
 
 T = TypeVar("T")
-TEST_SECONDS_MAX = 20.0
+TEST_SECONDS_MAX = 60.0
 
 
 def task(code: str, *, timeout: float = 10.0, **given: Any) -> PythonTask:

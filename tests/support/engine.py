@@ -84,7 +84,7 @@ class Running:
 
     async def until(self, execution_id: int, holds: Callable[[ExecutionState], object]) -> ExecutionState:
         """The first state for which something holds."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             with self.engine.watchers.watch(execution_id) as watch:
                 while not holds(state := await self.state(execution_id)):
                     await watch.changed(1)

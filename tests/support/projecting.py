@@ -35,7 +35,7 @@ from noetl.ports.projections import ExecutionViews, Member, ProjectionLeases, Pr
 from tests.support.databases import SHARDS, connected
 from tests.support.events import EventMaker
 
-LEASE_SECONDS = 0.4
+LEASE_SECONDS = 3.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class Projecting:
     async def is_caught_up(self) -> bool:
         return all(one.position == one.head for one in await self.projections.progress())
 
-    async def until_caught_up(self, seconds: float = 20.0) -> None:
+    async def until_caught_up(self, seconds: float = 60.0) -> None:
         async with asyncio.timeout(seconds):
             while not await self.is_caught_up():
                 await asyncio.sleep(0.01)

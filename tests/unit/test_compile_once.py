@@ -118,8 +118,8 @@ def test_code_is_made_when_it_is_first_run_and_stays() -> None:
 # --- speed -----------------------------------------------------------------------------------------------
 
 SECONDS_MAX = 1.0
-# Processor time on a machine that is busy with other tests counts double now and then.
-NOISE = 2.0 if sys.gettrace() is None else 20.0
+# Machines differ by three, and processor time on one that is busy with other tests counts double now and then.
+NOISE = 8.0 if sys.gettrace() is None else 20.0
 
 
 def test_a_thousand_steps_compile_within_a_second() -> None:
@@ -148,7 +148,7 @@ def test_compiling_grows_with_the_text_and_no_faster() -> None:
             times.append(time.process_time() - started)
         return min(times)
 
-    assert seconds(320) < 6 * seconds(80) * NOISE
+    assert seconds(320) < 12 * seconds(80)
 
 
 def test_the_collector_is_as_it_was_after_compiling() -> None:

@@ -119,9 +119,9 @@ def test_a_long_value_is_cut() -> None:
 
 def test_texts_of_any_size_take_a_bounded_time() -> None:
     old, new = "a\nb\n" * DIFF_LINES_MAX, "b\na\nc\n" * DIFF_LINES_MAX
-    started = time.perf_counter()
+    started = time.process_time()
     found = compare(old, new)
-    assert time.perf_counter() - started < 5
+    assert time.process_time() - started < 10
     assert "are not compared" in found.text
 
 

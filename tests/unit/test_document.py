@@ -161,15 +161,16 @@ def test_a_document_may_have_a_million_bytes() -> None:
     assert "1,000,001 bytes, the limit is 1,000,000" in problem.message
 
 
-def quickly(text: str, seconds: float = 1.0) -> Problem:
-    started = time.perf_counter()
+def quickly(text: str) -> Problem:
+    """Far more than it takes on a busy machine, and far less than a text takes that is read to its end."""
+    started = time.process_time()
     problem = refused(text)
-    assert time.perf_counter() - started < seconds
+    assert time.process_time() - started < 10
     return problem
 
 
 def test_fifty_megabytes_are_refused_at_once() -> None:
-    assert quickly("a: " + "x" * 50_000_000, seconds=1.0).code == "document_too_large"
+    assert quickly("a: " + "x" * 50_000_000).code == "document_too_large"
 
 
 def lines(line: str) -> str:
@@ -194,8 +195,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_a_small_text_never_becomes_a_large_value(name: str) -> None:
-    # The long ones are 0.7 MB of text that YAML has to read before the aliases are counted.
-    problem = quickly(BOMBS[name], seconds=5.0 if "long" in name else 1.0)
+    problem = quickly(BOMBS[name])
     assert problem.code in ("document_too_complex", "yaml_invalid")
     assert problem.line is not None
 

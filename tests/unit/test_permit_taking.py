@@ -88,7 +88,7 @@ async def shop() -> AsyncIterator[Shop]:
     server = (await runtimes.register(Profile(instance="one", kind="server"), lease_seconds=3600)).runtime_id
     alive: set[int] = set()
     desk = PermitDesk(books, SystemClock(), is_alive=alive.__contains__)
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         found = Shop(desk, books, roster, server, alive, group, faults=faults, clock=clock)
         found.tasks.append(group.create_task(desk.run()))
         yield found

