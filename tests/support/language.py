@@ -159,13 +159,14 @@ class World:
 
 
 def most_events(events: Iterable[tuple[str, Mapping[str, Any]]]) -> int:
-    """How many there may be, by type and meta: a ledger does not grow by what nobody asked for.  Jobs, children and the
-    claims of a cursor have events of their own, and what waits for a child is begun again."""
+    """How many there may be, by type and meta: a ledger does not grow by what nobody asked for.  Jobs, children, the
+    claims of a cursor and frames that last longer than intended have events of their own, and what waits for a child is
+    begun again."""
     told = list(events)
     count = Counter(event_type for event_type, _ in told)
     skipped = sum(1 for _, meta in told if meta.get("outcome") == "skipped")
     bound = 4 * count["command.issued"] + 3 * count["frame.dispatched"] + 4 * count["stage.opened"] + skipped + 2
-    apart = ("job.", "child.", "cursor.", "loop.fanout.", "loop.shard.", "loop.fanin.")
+    apart = ("job.", "child.", "cursor.", "frame.heartbeat", "loop.fanout.", "loop.shard.", "loop.fanin.")
     own = sum(number for name, number in count.items() if name.startswith(apart))
     return bound + own + count["child.terminal"]
 
