@@ -191,12 +191,12 @@ async def test_small_tables_get_no_segment_and_are_not_counted(tmp_path: Path) -
 
 @asynchronous
 async def test_what_is_over_is_swept_also_when_this_process_still_knows_it(tmp_path: Path) -> None:
-    segments = segments_in(tmp_path / "segments", lease_seconds=0.3)
+    segments = segments_in(tmp_path / "segments", lease_seconds=2.0)
     tables = tables_in(tmp_path, segments)
     reference = await tables.keep(TABLE, **OWNER)
     table = await tables.open(reference, **OWNER)
     assert table.tier == "ipc"
-    await asyncio.sleep(0.35)
+    await asyncio.sleep(2.1)
     assert tables.sweep() == 0, "it is open"
     assert all_rows(table) == TABLE.to_pylist()
     table.close()

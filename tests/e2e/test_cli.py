@@ -147,7 +147,7 @@ def test_down_stops_every_server_of_a_home() -> None:
         assert (ground.home / "host-1.lock").exists()
         noetl = Cli(ground.home, {"NOETL_POSTGRES_DSN": ground.environment["NOETL_POSTGRES_DSN"]})
         assert noetl("down").stdout.strip() == "down"
-        assert [process.popen.wait(10) for process in (first, second)] == [0, 0]
+        assert [process.popen.wait(60) for process in (first, second)] == [0, 0]
         assert noetl("down").stdout.strip() == "nothing was running"
 
 
@@ -162,14 +162,14 @@ def test_a_second_run_is_a_client_of_the_first_and_both_finish(tmp_path: Path) -
 
 def test_ctrl_c_leaves_the_run_open_and_up_finishes_it(tmp_path: Path) -> None:
     with cli() as noetl:
-        process = noetl.spawn("run", write(tmp_path, slow_chain(15, seconds=0.1)))
+        process = noetl.spawn("run", write(tmp_path, slow_chain(20, seconds=0.3)))
         assert process.stderr is not None
         execution_id = process.stderr.readline().split()[1]
         for line in process.stderr:
             if "✓ s3 " in line:
                 break
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
         assert process.returncode == 130
         assert "noetl up" in said
         assert execution_id in noetl("up").stdout
@@ -205,7 +205,7 @@ def test_on_a_terminal_the_running_step_is_shown_while_it_runs(noetl: Cli, tmp_p
         with contextlib.suppress(OSError):  # the terminal's way of saying that the other side has gone
             while chunk := os.read(ours, 4096):
                 seen += chunk
-        assert process.wait(30) == 0
+        assert process.wait(60) == 0
     os.close(ours)
     shown = seen.decode()
     assert "… s1#1" in shown

@@ -400,7 +400,7 @@ def test_a_link_keeps_its_place_and_a_pipe_takes_the_bytes(server: Place, ended:
     os.mkfifo(pipe)
     with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE) as reader:
         assert run("result", ended, "number", "--format", "json", "-o", str(pipe)).code == 0
-        assert reader.communicate(timeout=20)[0] == content
+        assert reader.communicate(timeout=60)[0] == content
     assert pipe.is_fifo()
     assert run("result", ended, "number", "-o", "/dev/null").code == 0
     done = run("result", ended, "number", "-o", "/dev/full")

@@ -281,7 +281,7 @@ def test_a_list_is_read_page_by_page(server: Place) -> None:
 
 
 def test_a_read_waits_for_a_position_and_says_when_it_was_not_reached(server: Place) -> None:
-    execution_id = server.submit(slow_chain(3, seconds=0.3))
+    execution_id = server.submit(slow_chain(3, seconds=1.0))
     path = f"/api/executions/{execution_id}"
     first = server.request("GET", path).json
     later = server.request("GET", path, min_position=first["position"] + 1, timeout_s=20).json
@@ -330,7 +330,7 @@ def test_a_stream_tells_every_event_in_order_resumes_by_position_and_ends_with_t
 
 
 def test_events_wait_for_the_next_one(server: Place) -> None:
-    execution_id = server.submit(slow_chain(2, seconds=0.5))
+    execution_id = server.submit(slow_chain(2, seconds=2.0))
     path = f"/api/executions/{execution_id}/events"
     last = server.events(execution_id)[-1]["position"]
     begun = time.monotonic()

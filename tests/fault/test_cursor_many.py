@@ -248,7 +248,7 @@ def probed() -> Iterator[tuple[str, Any]]:
     with standin_process(rate_limit=0) as api:
 
         def stats() -> Any:
-            with urllib.request.urlopen(f"{api}/api/v1/concurrency/stats", timeout=10) as answer:
+            with urllib.request.urlopen(f"{api}/api/v1/concurrency/stats", timeout=60) as answer:
                 return json.loads(answer.read())
 
         yield api, stats

@@ -16,7 +16,7 @@ from tests.support.cli import descendants, kill_all, wait_until
 from tests.support.server import Place, Process, place, running_server
 from tests.support.yaml import playbook, slow_chain
 
-STEPS = 6
+STEPS = 12
 RESTART_SECONDS_MAX = 4.0
 
 

@@ -291,7 +291,7 @@ def test_kill_of_the_postmaster_loses_nothing_even_with_a_busy_backend(worn_home
         assert embedded._backends(place), "a busy backend must be left, or the test shows nothing"
         assert postgres.running() is None
         again = postgres.start()
-        client.wait(timeout=10)
+        client.wait(timeout=60)
     assert not again.adopted
     assert again.pid != address.pid
     assert note in read_notes(again)

@@ -58,7 +58,8 @@ def test_moments_are_of_the_clock_that_this_process_has_too() -> None:
 def test_last_words_are_heard(deed: str, code: str) -> None:
     async def test(pool: ChildPool) -> None:
         heard = Heard()
-        outcome = await pool.run(task(f"print('last words')\n{deed}", timeout=1.0), log=heard)
+        seconds = 3.0 if code == "PY_TIMEOUT" else 60.0
+        outcome = await pool.run(task(f"print('last words')\n{deed}", timeout=seconds), log=heard)
         assert outcome.failure is not None
         assert (outcome.failure.code, heard.text()) == (code, "last words\n")
 

@@ -200,12 +200,12 @@ def test_time_limit_counts_for_each_row() -> None:
     code = "import time\ntime.sleep(seconds)\nresult = {'n': seconds}"
 
     async def test(pool: ChildPool) -> None:
-        await run_rows(pool, code, ({"seconds": 0} for _row in range(100)), timeout=0.5)
-        together = [0.05] * 20  # a second in one child
-        assert values_of(await run_rows(pool, code, ({"seconds": s} for s in together), timeout=0.5)) == together
-        await run_rows(pool, code, ({"seconds": 0} for _row in range(100)), timeout=0.5)
+        await run_rows(pool, code, ({"seconds": 0} for _row in range(100)), timeout=2.0)
+        together = [0.12] * 20  # more than two seconds in one child
+        assert values_of(await run_rows(pool, code, ({"seconds": s} for s in together), timeout=2.0)) == together
+        await run_rows(pool, code, ({"seconds": 0} for _row in range(100)), timeout=2.0)
         mixed = [0, 0, 30, 0, 0, 30, 0, 0]
-        outcomes = await run_rows(pool, code, ({"seconds": s} for s in mixed), timeout=0.5)
+        outcomes = await run_rows(pool, code, ({"seconds": s} for s in mixed), timeout=2.0)
         assert codes_of(outcomes) == ["PY_TIMEOUT" if s else None for s in mixed]
         assert all(outcome.failure.retryable for outcome in outcomes if outcome.failure)
         await until(lambda: not any(is_alive(outcome.pid) for outcome in outcomes if outcome.failure))

@@ -272,7 +272,7 @@ async def test_partitions_are_made_while_others_append_and_hold_nobody_up(addres
         async with reader.transaction():
             await reader.fetch("SELECT count(*) FROM noetl.event")
             later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=800)
-            made = await asyncio.wait_for(d.partitions.ensure(later), timeout=4)
+            made = await asyncio.wait_for(d.partitions.ensure(later), timeout=60)
             await d.ledger.append([offer(1, d.make.initialized(d.make.execution_id()))])
         assert len(made) == 5
         rows = await sql(

@@ -30,7 +30,7 @@ def server() -> Iterator[str]:
 
 def call(address: str) -> Any:
     request = urllib.request.Request(address, method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=60) as answer:
         return json.loads(answer.read())
 
 

@@ -29,7 +29,7 @@ def ask(url: str, *, method: str = "GET", body: bytes | None = None, **headers: 
     """Status, document and headers of one request."""
     request = urllib.request.Request(url, method=method, data=body, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status, json.loads(answer.read()), answer.headers
     except urllib.error.HTTPError as error:
         with error:
@@ -264,7 +264,7 @@ def test_a_wrong_request_is_told_so(address: str, path: str, method: str, status
 def test_a_port_in_use_is_an_error_that_says_what_to_do(address: str) -> None:
     port = address.rpartition(":")[2]
     command = [sys.executable, "-m", "noetl.standin", "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"127.0.0.1:{port}" in done.stderr
     assert "--port" in done.stderr

@@ -154,7 +154,7 @@ class World:
     def ask(self, path: str, *, method: str = "GET") -> Any:
         """Ask the stand-in, behind the back of the engine."""
         request = urllib.request.Request(f"{self.api}{path}", method=method)
-        with urllib.request.urlopen(request, timeout=10) as answer:
+        with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read())
 
 

@@ -224,7 +224,7 @@ def _azure_container(port: int) -> int:
 
 
 def _get(port: int, path: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
         return connection.getresponse().read()
@@ -233,7 +233,7 @@ def _get(port: int, path: str) -> bytes:
 
 
 def _put(port: int, path: str, headers: Mapping[str, str]) -> int:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("PUT", path, headers=dict(headers))
         return connection.getresponse().status

@@ -250,9 +250,9 @@ def test_the_grace_begins_when_the_lease_ends(tmp_path: Path) -> None:
 
 def test_pages_are_used_again_and_never_under_a_reader(tmp_path: Path) -> None:
     folder = segments_in(tmp_path / "segments", budget_bytes=1024**3).folder
-    path = folder.root / published(folder, lease_seconds=0.05).name
+    path = folder.root / published(folder, lease_seconds=1.0).name
     content = attach(folder, path.name, Wanted(key=KEY, reference=reference()))
-    _wait(0.06)
+    _wait(1.1)
     assert folder.sweep() == 0, "somebody reads it"
     del content
     inode = path.stat().st_ino
