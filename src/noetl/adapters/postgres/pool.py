@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -38,6 +38,7 @@ _COMMON_SETTINGS = {
 CONNECT_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 2.0
 PREPARED_STATEMENTS_MAX = 128
+CLOSING_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 STILL_TIMEOUT = "1s"
 """For so long a process may stand still in the middle of a short transaction."""
 IDLE_SECONDS_MAX = 30.0
@@ -63,6 +64,8 @@ async def translated_errors() -> AsyncIterator[None]:
         OSError,
         TimeoutError,
         asyncpg.InterfaceError,
+        # The last words of a Postgres that ends are heard before the end of its connection is.
+        asyncpg.InternalClientError,
         asyncpg.PostgresConnectionError,
         asyncpg.OperatorInterventionError,
         asyncpg.TransactionRollbackError,
@@ -71,6 +74,16 @@ async def translated_errors() -> AsyncIterator[None]:
         asyncpg.InvalidCatalogNameError,
     ) as error:
         raise LedgerUnavailable(f"Postgres gave no answer: {error}") from error
+
+
+@contextlib.contextmanager
+def dropped_when_stuck(connection: Any) -> Iterator[None]:
+    """A connection that has heard the last words of its Postgres answers nothing more, and may not know its end yet."""
+    try:
+        yield
+    except asyncpg.InternalClientError:
+        connection.terminate()
+        raise
 
 
 # Postgres shows the row that broke a constraint: execution_id, position, shard_id, event_id come first.
@@ -110,7 +123,8 @@ class Writer:
         async with self._lock:
             async with translated_errors():
                 await self._connect()
-                await self._connection.execute("BEGIN")
+                with dropped_when_stuck(self._connection):
+                    await self._connection.execute("BEGIN")
             self._holder, is_committed = asyncio.current_task(), False
             try:
                 yield
@@ -130,7 +144,8 @@ class Writer:
         if prepared is None or self._connection.is_closed():
             prepared = await self._prepare(statement)
         self._prepared.move_to_end(statement.text)
-        rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
+        with dropped_when_stuck(self._connection):
+            rows: Sequence[Any] = await prepared.fetch(*statement.bind(values))
         return rows
 
     async def _connect(self) -> None:
@@ -147,7 +162,8 @@ class Writer:
 
     async def _prepare(self, statement: Statement) -> Any:
         await self._connect()
-        prepared = await self._connection.prepare(statement.text)
+        with dropped_when_stuck(self._connection):
+            prepared = await self._connection.prepare(statement.text)
         self._prepared[statement.text] = prepared
         # A commit has a statement of its own for every combination of parts, and Postgres keeps a plan of each.  One
         # that nobody holds any more is closed by the driver.
@@ -159,7 +175,7 @@ class Writer:
         if self._connection is not None and not self._connection.is_closed():
             try:
                 await self._connection.close(timeout=CLOSE_SECONDS_MAX)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except CLOSING_ERRORS:
                 self._connection.terminate()
 
 
@@ -195,14 +211,16 @@ class Transactions:
             )
         async with translated_errors():
             await self._pool
-            async with self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as connection, connection.transaction():
-                yield Transaction(connection)
+            async with self._pool.acquire(timeout=CONNECT_SECONDS_MAX) as connection:
+                with dropped_when_stuck(connection):
+                    async with connection.transaction():
+                        yield Transaction(connection)
 
     async def close(self) -> None:
         if self._pool is not None:
             try:
                 await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS_MAX)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except CLOSING_ERRORS:
                 self._pool.terminate()
 
 
@@ -242,5 +260,5 @@ class Reader:
         if self._pool is not None:
             try:
                 await asyncio.wait_for(self._pool.close(), timeout=CLOSE_SECONDS_MAX)
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+            except CLOSING_ERRORS:
                 self._pool.terminate()

@@ -8,7 +8,13 @@ from typing import Any
 
 import asyncpg
 
-from noetl.adapters.postgres.pool import CLOSE_SECONDS_MAX, CONNECT_SECONDS_MAX, Reader, translated_errors
+from noetl.adapters.postgres.pool import (
+    CLOSE_SECONDS_MAX,
+    CLOSING_ERRORS,
+    CONNECT_SECONDS_MAX,
+    Reader,
+    translated_errors,
+)
 from noetl.adapters.postgres.statements import query
 from noetl.core.errors import CollectionBusy, LeaseLost, LedgerUnavailable
 from noetl.ports.data.collection import Owner
@@ -71,8 +77,7 @@ class PostgresTurn:
         try:
             async with translated_errors():
                 await self._connection.execute(query("collection.sql", "keep_turn").text)
-        except (LedgerUnavailable, asyncpg.InternalClientError) as error:
-            # The driver itself stumbles when the server's last word arrives at the same moment.
+        except LedgerUnavailable as error:
             raise LeaseLost(
                 "the connection that says whose turn it is to collect broke: run `noetl gc` again"
             ) from error
@@ -97,5 +102,5 @@ async def only_collector(dsn: str) -> AsyncIterator[PostgresTurn]:
     finally:
         try:
             await connection.close(timeout=CLOSE_SECONDS_MAX)
-        except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
+        except CLOSING_ERRORS:
             connection.terminate()
