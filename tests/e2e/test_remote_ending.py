@@ -64,7 +64,7 @@ def test_a_remote_worker_ends_the_process_of_a_cancelled_step(server: Place) -> 
     final = server.finish(execution_id)
     assert final["status"] == "CANCELLED"
     assert "unconfirmed" not in server.events(execution_id)[-1]["meta"]
-    wait_until(lambda: not _is_alive(pid), seconds=60, what="the process is gone")
+    wait_until(lambda: not _is_alive(pid), seconds=20, what="the process is gone")
 
 
 def _is_alive(pid: int) -> bool:

@@ -55,7 +55,7 @@ def is_alive(pid: int) -> bool:
 
 
 async def is_gone(pid: int) -> bool:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(20):  # by itself it would end after a minute
         while is_alive(pid):
             await asyncio.sleep(0.01)
     return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
@@ -54,6 +54,13 @@ async def ending() -> AsyncIterator[tuple[str, list[int]]]:
         server.close()
 
 
+async def nothing_begins(begin: Callable[[], AbstractAsyncContextManager[object]]) -> None:
+    for _ in range(3):
+        with pytest.raises(LedgerUnavailable):
+            async with begin():
+                raise AssertionError("nothing can begin")
+
+
 @asynchronous
 async def test_a_reader_says_that_the_ledger_is_away_and_asks_a_new_connection() -> None:
     async with ending() as (dsn, came):
@@ -73,10 +80,7 @@ async def test_a_writer_says_that_the_ledger_is_away_and_asks_a_new_connection()
         for _ in range(3):
             with pytest.raises(LedgerUnavailable):
                 await writer.fetch(STATEMENT, VALUES)
-        for _ in range(3):
-            with pytest.raises(LedgerUnavailable):
-                async with writer.transaction():
-                    raise AssertionError("nothing can begin")
+        await nothing_begins(writer.transaction)
         assert len(came) == 6
         await writer.close()
 
@@ -85,9 +89,6 @@ async def test_a_writer_says_that_the_ledger_is_away_and_asks_a_new_connection()
 async def test_a_short_transaction_says_that_the_ledger_is_away_and_asks_a_new_connection() -> None:
     async with ending() as (dsn, came):
         transactions = Transactions(dsn, size_max=1)
-        for _ in range(3):
-            with pytest.raises(LedgerUnavailable):
-                async with transactions.begin():
-                    raise AssertionError("nothing can begin")
+        await nothing_begins(transactions.begin)
         assert len(came) == 3
         await transactions.close()

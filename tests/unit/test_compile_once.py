@@ -122,7 +122,7 @@ SECONDS_MAX = 1.0
 NOISE = 8.0 if sys.gettrace() is None else 20.0
 
 
-def test_a_thousand_steps_compile_within_a_second() -> None:
+def test_a_thousand_steps_compile_in_a_few_seconds() -> None:
     text = steps_playbook(1_000)
     best = float("inf")
     for _ in range(3):

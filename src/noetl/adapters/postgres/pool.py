@@ -39,6 +39,7 @@ CONNECT_SECONDS_MAX = 10.0
 CLOSE_SECONDS_MAX = 2.0
 PREPARED_STATEMENTS_MAX = 128
 CLOSING_ERRORS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
+"""Who leaves and is not let go in order cuts the connection."""
 STILL_TIMEOUT = "1s"
 """For so long a process may stand still in the middle of a short transaction."""
 IDLE_SECONDS_MAX = 30.0
